@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import EngineFacts, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.parity.eight_bit import build_sample, measure_parity
 from embedserve_runtime.runners.base import Runner
+from tests.census.gte_multilingual import build_gte_multilingual
 
 
 @dataclass(frozen=True)
@@ -54,3 +58,28 @@ def test_the_parity_is_the_cosine_that_the_error_leaves(minilm_runner: Runner, e
     )
     measured = measure_parity(Worse(minilm_runner, error), minilm_runner, batch)
     assert measured == pytest.approx((1 + error**2) ** -0.5, abs=0.002)
+
+
+@dataclass(frozen=True)
+class WorseWeights(Worse):
+    """A runner whose token weights are off and whose dense vectors are not: each text's first weight is so much
+    larger."""
+
+    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+        made = self.exact.run(batch, wanted)
+        assert made.sparse is not None
+        first = [np.arange(len(one.values)) == 0 for one in made.sparse]
+        spoiled = [
+            SparseVector(one.indices, one.values + np.float32(self.error) * is_first)
+            for one, is_first in zip(made.sparse, first, strict=True)
+        ]
+        return Results(dense=made.dense, sparse=spoiled)
+
+
+def test_token_weights_count_where_they_are_further_off(tmp_path: Path) -> None:
+    runner = load_runner(
+        load_config(flags={"model": {"source": str(build_gte_multilingual(tmp_path, "new").folder)}})
+    )
+    batch = build_sample(runner.card)
+    assert measure_parity(WorseWeights(runner, 0), runner, batch) == pytest.approx(1)
+    assert measure_parity(WorseWeights(runner, 1), runner, batch) < 0.9

@@ -18,6 +18,8 @@ from embedserve_runtime.parity.measures import (
     describe_shortfalls,
     is_out_of_reach,
     rank_correlation,
+    similarities,
+    weight_cosines,
 )
 
 SOURCE = np.random.default_rng(0)
@@ -66,6 +68,51 @@ def test_the_least_rank_agreement_of_all_labels_counts() -> None:
     one = ModelOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
     other = ModelOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
     assert compare(one, other).rank_agreement == pytest.approx(-1)
+
+
+WEIGHTS = numbers(0, 1, 2), numbers(3, 1, 0), numbers(1, 1, 1), numbers(0, 2, 0)
+
+
+def weighed(*rows: FloatArray) -> ModelOutputs:
+    return ModelOutputs(np.eye(len(rows), dtype=np.float32), token_weights=np.stack(rows))
+
+
+@pytest.mark.parametrize(
+    ("last", "want"),
+    [
+        pytest.param(numbers(0, 2, 0), (1, 1, 0), id="equal"),
+        pytest.param(numbers(0, 2.5, 0), (1, 1, 0.5), id="larger"),
+        pytest.param(numbers(2, 2, 0), ((3 + 0.5**0.5) / 4, 0.5**0.5, 2), id="in another direction"),
+        pytest.param(numbers(0, 0, 0), (0.75, 0, 2), id="lost"),
+    ],
+)
+def test_token_weights_count_beside_vectors(last: FloatArray, want: tuple[float, float, float]) -> None:
+    parity = compare(weighed(*WEIGHTS), weighed(*WEIGHTS[:-1], last))
+    assert astuple(parity)[:3] == pytest.approx(want)
+
+
+def test_the_order_of_products_and_of_hybrid_scores_counts_beside_that_of_vectors() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    one = ModelOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
+    other = ModelOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
+    scores = [
+        similarities(outputs.token_weights) for outputs in (one, other) if outputs.token_weights is not None
+    ]
+    want = stats.spearmanr(*scores).statistic
+    assert compare(one, other).rank_agreement == pytest.approx(want)
+    dense = np.array([[1, 0], [0.6, 0.8], [0, 1]], dtype=np.float32)
+    turned = ModelOutputs(dense[::-1].copy(), token_weights=one.token_weights)
+    sums = [similarities(outputs.vectors) + scores[0] for outputs in (ModelOutputs(dense), turned)]
+    got = compare(ModelOutputs(dense, token_weights=one.token_weights), turned).rank_agreement
+    dense_alone = stats.spearmanr(similarities(dense), similarities(turned.vectors)).statistic
+    assert got == pytest.approx(min(dense_alone, stats.spearmanr(*sums).statistic))
+
+
+def test_weights_that_add_next_to_nothing_are_not_compared() -> None:
+    rows = np.stack([*WEIGHTS, numbers(0.01, 0, 0)])
+    other = np.stack([*WEIGHTS, numbers(0, 0.02, 0)])
+    assert weight_cosines(rows, other).tolist() == pytest.approx([1] * 5)
+    assert weight_cosines(rows, np.stack([*WEIGHTS, numbers(0, 2, 0)]))[-1] == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

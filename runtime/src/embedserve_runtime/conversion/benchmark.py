@@ -10,16 +10,16 @@ from math import prod
 import numpy as np
 
 from embedserve_runtime.config import ParitySettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
-from embedserve_runtime.engines.cosines import compute_cosines
+from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import Variant
-from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
+from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.heads.description import LexicalHead, Task
 from embedserve_runtime.parity.corpus import choose_evenly, pair_texts
-from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, is_out_of_reach
+from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, compare_texts, is_out_of_reach
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -104,13 +104,17 @@ class Benchmark:
             held.append(text)
         self._batches.append(PackedBatch.pack(held))
         self._card = card
+        self._weighed_ids = find_weighed_ids(card, self._batches)
 
     def run(
         self, runner: Runner, limits: ParityLimits | None = None, clock: Clock = time.perf_counter
     ) -> BenchmarkResult:
         """Run a variant. Its vectors are the model's main output, sparse ones as dense rows; else the means of hidden
-        states. With limits it stops at the batch after which the floor is out of reach."""
+        states. Token weights beside dense vectors count too. With limits it stops at the batch after which the floor is
+        out of reach."""
         wanted = self._card.main_output
+        if wanted is Output.DENSE:
+            wanted |= self._card.outputs & Output.SPARSE
         if wanted is Output.LOGITS:
             wanted |= Output.HIDDEN
         elif wanted is Output.MULTI_VECTOR:
@@ -121,42 +125,38 @@ class Benchmark:
             start, tokens = clock(), 0
             parts: list[ModelOutputs] = []
             for batch in self._batches:
-                parts.append(_get_outputs(self._card, runner.run(batch, wanted)))
+                parts.append(self._get_outputs(runner.run(batch, wanted)))
                 tokens += batch.tokens
                 if limits is not None and self._is_out_of_reach(parts, limits):
-                    return BenchmarkResult(_concatenate(parts), tokens / (clock() - start))
+                    return BenchmarkResult(ModelOutputs.join(parts), tokens / (clock() - start))
             best = max(best, tokens / (clock() - start))
             if clock() - began > TIMED_SECONDS:
                 break
-        return BenchmarkResult(_concatenate(parts), best)
+        return BenchmarkResult(ModelOutputs.join(parts), best)
 
     def _is_out_of_reach(self, parts: Sequence[ModelOutputs], limits: ParityLimits) -> bool:
-        vectors = np.concatenate([part.vectors for part in parts])
-        found = compute_cosines(limits.reference.vectors[: len(vectors)], vectors)
-        return is_out_of_reach(found, self._texts, limits.floor)
+        found = ModelOutputs.join(parts)
+        by_output = compare_texts(limits.reference.take_first(len(found.vectors)), found)
+        return any(is_out_of_reach(one, self._texts, limits.floor) for one in by_output)
+
+    def _get_outputs(self, results: Results) -> ModelOutputs:
+        weights = None
+        if results.dense is not None and results.sparse is not None:
+            weights = write_out(results.sparse, self._weighed_ids)
+        return ModelOutputs(normalize(self._stack_vectors(results)), results.logits, weights)
+
+    def _stack_vectors(self, results: Results) -> FloatArray:
+        """(sequences, dimensions), float32."""
+        if results.dense is not None:
+            return truncate_dimensions(results.dense, self._card.pipeline.dimensions)
+        if results.sparse is not None:
+            return write_out(results.sparse, self._weighed_ids)
+        return np.stack([hidden.mean(axis=0) for hidden in results.hidden or ()])
 
 
-def _concatenate(parts: Sequence[ModelOutputs]) -> ModelOutputs:
-    logits = [part.logits for part in parts if part.logits is not None]
-    vectors = np.concatenate([part.vectors for part in parts])
-    return ModelOutputs(vectors, np.concatenate(logits) if logits else None)
-
-
-def _get_outputs(card: ModelCard, results: Results) -> ModelOutputs:
-    return ModelOutputs(normalize(_stack_vectors(card, results)), results.logits)
-
-
-def _stack_vectors(card: ModelCard, results: Results) -> FloatArray:
-    """(sequences, dimensions), float32."""
-    if results.dense is not None:
-        return truncate_dimensions(results.dense, card.pipeline.dimensions)
-    if results.sparse is not None:
-        return _densify(results.sparse, card.encoder.embeddings.vocabulary)
-    return np.stack([hidden.mean(axis=0) for hidden in results.hidden or ()])
-
-
-def _densify(vectors: Sequence[SparseVector], vocabulary: int) -> FloatArray:
-    rows = np.zeros((len(vectors), vocabulary), dtype=np.float32)
-    for row, vector in zip(rows, vectors, strict=True):
-        row[vector.indices] = vector.values
-    return rows
+def find_weighed_ids(card: ModelCard, batches: Sequence[PackedBatch]) -> Int32Array:
+    """Return the token ids that can have a weight in sparse vectors of the batches, ascending: those of the batches
+    where a text's own tokens are weighed, else all."""
+    if any(isinstance(head, LexicalHead) for head in card.token_heads):
+        return np.unique(np.concatenate([batch.token_ids for batch in batches]))
+    return np.arange(card.sparse_width, dtype=np.int32)

@@ -63,6 +63,15 @@ def to_sparse_vector(row: FloatArray) -> SparseVector:
     return SparseVector(indices, row[indices])
 
 
+def write_out(vectors: Sequence[SparseVector], ids: Int32Array) -> FloatArray:
+    """Write sparse vectors as rows with a column for each of the token ids, (vectors, ids). ids: ascending; no vector
+    has another one."""
+    rows = np.zeros((len(vectors), len(ids)), dtype=np.float32)
+    for row, vector in zip(rows, vectors, strict=True):
+        row[np.searchsorted(ids, vector.indices)] = vector.values
+    return rows
+
+
 def prune(vector: SparseVector, *, top_k: int | None = None, threshold: float = 0.0) -> SparseVector:
     """Keep the entries above `threshold`, at most the `top_k` largest; of equal ones those with the lower indices."""
     if top_k is None and threshold <= 0:

@@ -6,11 +6,14 @@ import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.heads.dense import pool
+from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
+from embedserve_runtime.parity.measures import weight_cosines
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -28,14 +31,22 @@ def build_sample(card: ModelCard) -> PackedBatch:
 
 
 def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> float:
-    """Return the least cosine of dense vectors, or where a model has none, of means of hidden states. Raises
-    EngineFailure."""
-    output = Output.DENSE if Output.DENSE in runner.card.outputs else Output.HIDDEN
-    return float(compute_cosines(*(_compute_vectors(one, batch, output) for one in (runner, exact))).min())
+    """Return the least cosine of dense vectors, or where a model has none, of means of hidden states; of token weights
+    where that is less. Raises EngineFailure."""
+    card = runner.card
+    wanted = Output.DENSE if Output.DENSE in card.outputs else Output.HIDDEN
+    if any(isinstance(head, LexicalHead) for head in card.token_heads):
+        wanted |= Output.SPARSE
+    found, want = (one.run(batch, wanted) for one in (runner, exact))
+    parity = compute_cosines(_vectors(found, batch), _vectors(want, batch)).min()
+    if found.sparse is not None and want.sparse is not None:
+        ids = np.unique(batch.token_ids)
+        parity = min(parity, weight_cosines(write_out(want.sparse, ids), write_out(found.sparse, ids)).min())
+    return float(parity)
 
 
-def _compute_vectors(runner: Runner, batch: PackedBatch, output: Output) -> FloatArray:
-    results = runner.run(batch, output)
+def _vectors(results: Results, batch: PackedBatch) -> FloatArray:
+    """Return dense vectors, or where there are none means of hidden states, (sequences, dimensions)."""
     if results.dense is not None:
         return results.dense
     assert results.hidden is not None, "asked for"

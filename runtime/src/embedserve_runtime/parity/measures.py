@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,31 +12,60 @@ from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.cosines import Cosines, compute_cosines
 
+# Of the median size of a text's token weights: what is smaller is negligible.
+NEGLIGIBLE_SHARE = 0.05
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelOutputs:
     """The outputs of a variant for some texts.
 
-    vectors: (texts, dimensions). logits: (texts, labels), None where the model gives none.
+    vectors: (texts, dimensions), of length 1. logits: (texts, labels), None where the model gives none. token_weights:
+    (texts, token ids), the sparse vectors of a model that gives them beside dense ones, written out; None elsewhere.
     """
 
     vectors: FloatArray
     logits: FloatArray | None = None
+    token_weights: FloatArray | None = None
 
     @property
     def scores(self) -> FloatArray:
         """The numbers compared by rank, (kinds, numbers): those of each label of a classifier, else the similarities of
-        all pairs of texts."""
-        return compute_similarities(self.vectors)[None] if self.logits is None else self.logits.T
+        all pairs of texts; with token weights also the products of those, and the sums of both."""
+        if self.logits is not None:
+            return self.logits.T
+        dense = compute_similarities(self.vectors)
+        if self.token_weights is None:
+            return dense[None]
+        sparse = compute_similarities(self.token_weights)
+        return np.stack([dense, sparse, dense + sparse])
 
     def take_first(self, texts: int) -> ModelOutputs:
         """Return the outputs for the first texts."""
-        return ModelOutputs(self.vectors[:texts], None if self.logits is None else self.logits[:texts])
+        return ModelOutputs(
+            self.vectors[:texts],
+            None if self.logits is None else self.logits[:texts],
+            None if self.token_weights is None else self.token_weights[:texts],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[ModelOutputs]) -> ModelOutputs:
+        """Return the outputs for the texts of all parts, one after another."""
+        return cls(
+            np.concatenate([part.vectors for part in parts]),
+            _concatenate([part.logits for part in parts]),
+            _concatenate([part.token_weights for part in parts]),
+        )
+
+
+def _concatenate(parts: Sequence[FloatArray | None]) -> FloatArray | None:
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None
 
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """How near the outputs of a variant are to those of the reference.
+    """How near the outputs of a variant are to those of the reference: of dense vectors and of token weights the worse.
 
     mean_cosine, min_cosine: of a text's two vectors. max_difference: of any number of the vectors. rank_agreement:
     Spearman's correlation of the scores, of the kind where it is least.
@@ -55,15 +85,34 @@ def compute_similarities(vectors: FloatArray) -> FloatArray:
 
 def compare(reference: ModelOutputs, found: ModelOutputs) -> ParityReport:
     """Compare outputs with those of the reference; outputs that are not finite get the worst report there is."""
-    if not (np.isfinite(found.vectors).all() and np.isfinite(found.scores).all()):
+    pairs = [(reference.vectors, found.vectors)]
+    if reference.token_weights is not None and found.token_weights is not None:
+        pairs.append((reference.token_weights, found.token_weights))
+    if not all(np.isfinite(array).all() for array in (found.scores, *(have for _, have in pairs))):
         return ParityReport(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
-    found_cosines = compute_cosines(reference.vectors, found.vectors)
+    by_output = compare_texts(reference, found)
     return ParityReport(
-        float(found_cosines.mean()),
-        float(found_cosines.min()),
-        float(np.abs(reference.vectors - found.vectors).max()),
+        min(float(found_cosines.mean()) for found_cosines in by_output),
+        min(float(found_cosines.min()) for found_cosines in by_output),
+        max(float(np.abs(want - have).max()) for want, have in pairs),
         min(rank_correlation(want, have) for want, have in zip(reference.scores, found.scores, strict=True)),
     )
+
+
+def compare_texts(reference: ModelOutputs, found: ModelOutputs) -> list[Cosines]:
+    """Return the cosine of each text's two vectors, and of its two rows of token weights where there are such."""
+    by_output = [compute_cosines(reference.vectors, found.vectors)]
+    if reference.token_weights is not None and found.token_weights is not None:
+        by_output.append(weight_cosines(reference.token_weights, found.token_weights))
+    return by_output
+
+
+def weight_cosines(reference: FloatArray, found: FloatArray) -> Cosines:
+    """Return the cosine of each text's two rows of token weights, (texts, token ids) each; 1 where both are negligible
+    beside the reference's usual ones, whatever their direction: they add next to nothing to a score."""
+    sizes = [np.linalg.norm(rows, axis=1) for rows in (reference, found)]
+    is_negligible = np.maximum(*sizes) < NEGLIGIBLE_SHARE * np.median(sizes[0])
+    return np.where(is_negligible, 1.0, compute_cosines(reference, found))
 
 
 def is_out_of_reach(found: Cosines, texts: int, floor: ParitySettings) -> bool:
