@@ -21,7 +21,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.parity.corpus import parity_texts
+from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.parity.measures import compare
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -140,7 +140,7 @@ class LargerWeights:
 
 def test_the_gate_compares_token_weights_and_the_order_of_scores(built: Built, tmp_path: Path) -> None:
     runner = load_runner(config_of(built.folder, tmp_path))
-    benchmark = Benchmark(runner.card, tokenize_corpus(runner.card, parity_texts()))
+    benchmark = Benchmark(runner.card, tokenize_corpus(runner.card, read_parity_texts()))
     reference = benchmark.run(runner).outputs
     same, far = (
         compare(reference, benchmark.run(LargerWeights(runner, factor)).outputs) for factor in (1, 3)

@@ -18,7 +18,6 @@ from embedserve_runtime.parity.measures import (
     describe_shortfalls,
     is_out_of_reach,
     rank_correlation,
-    similarities,
     weight_cosines,
 )
 
@@ -96,15 +95,17 @@ def test_the_order_of_products_and_of_hybrid_scores_counts_beside_that_of_vector
     one = ModelOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
     other = ModelOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
     scores = [
-        similarities(outputs.token_weights) for outputs in (one, other) if outputs.token_weights is not None
+        compute_similarities(outputs.token_weights)
+        for outputs in (one, other)
+        if outputs.token_weights is not None
     ]
     want = stats.spearmanr(*scores).statistic
     assert compare(one, other).rank_agreement == pytest.approx(want)
     dense = np.array([[1, 0], [0.6, 0.8], [0, 1]], dtype=np.float32)
     turned = ModelOutputs(dense[::-1].copy(), token_weights=one.token_weights)
-    sums = [similarities(outputs.vectors) + scores[0] for outputs in (ModelOutputs(dense), turned)]
+    sums = [compute_similarities(outputs.vectors) + scores[0] for outputs in (ModelOutputs(dense), turned)]
     got = compare(ModelOutputs(dense, token_weights=one.token_weights), turned).rank_agreement
-    dense_alone = stats.spearmanr(similarities(dense), similarities(turned.vectors)).statistic
+    dense_alone = stats.spearmanr(compute_similarities(dense), compute_similarities(turned.vectors)).statistic
     assert got == pytest.approx(min(dense_alone, stats.spearmanr(*sums).statistic))
 
 
