@@ -15,7 +15,9 @@ ONE_SOURCE = "give exactly one source: one of huggingFace, http, s3, volume and 
 REPO = "repo must be OWNER/NAME as on the Hub, for example sentence-transformers/all-MiniLM-L6-v2"
 QUANTITY = "must be a Kubernetes quantity of zero or more, such as 500m, 2 or 4Gi"
 OWN_VARIABLE = "the operator sets HOME and every EMBEDSERVE_ variable itself: use the fields of spec"
-OWN_PATH = "the operator mounts its own volumes at /etc/embedserve, /etc/embedserve-keys, /models, /tmp, /volume"
+OWN_PATH = (
+    "the operator mounts its own volumes at /etc/embedserve, /etc/embedserve-keys, /models, /tmp, /volume"
+)
 OWN_LABEL = "are the operator's: choose another key"
 QUALIFIED = "each key must be like team or example.com/team"
 ADDRESSES = "must be a range of addresses such as 10.0.0.0/8"
