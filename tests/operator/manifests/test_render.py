@@ -173,3 +173,37 @@ def _render_json(spec: str) -> str:
 
 def _children(spec: Mapping[str, Any]) -> list[Any]:
     return list(yaml.load_all(_rendered(spec), Loader=yaml.CSafeLoader))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "namespace"),
+    [
+        ("http://hub", "search"),
+        ("http://hub.models.svc", "models"),
+        ("https://hub.models.svc.cluster.local:8443/mirror", "models"),
+        ("https://hub.example", None),
+        ("https://hub.models", None),
+        ("http://10.0.0.5:8080", None),
+        ("http://[2001:db8::5]:8080", None),
+    ],
+)
+def test_pods_behind_a_service_are_reached_on_whatever_port_they_listen(
+    endpoint: str, namespace: str | None
+) -> None:
+    spec = hub_spec()
+    spec["model"]["source"]["huggingFace"]["endpoint"] = endpoint
+    (policy,) = [
+        child for child in Cluster(resource(spec)).plan().children if child["kind"] == "NetworkPolicy"
+    ]
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    assert policy["spec"]["egress"][3:] == ([] if namespace is None else [{"to": [selector]}])
+
+
+def test_dns_is_reached_before_and_behind_its_service() -> None:
+    (policy,) = [child for child in Cluster().plan().children if child["kind"] == "NetworkPolicy"]
+    assert {(one["protocol"], one["port"]) for one in policy["spec"]["egress"][0]["ports"]} == {
+        ("UDP", 53),
+        ("TCP", 53),
+        ("UDP", 5353),
+        ("TCP", 5353),
+    }

@@ -56,6 +56,9 @@ CASES = (
             f"{CONFIG}.model.s3_endpoint": "http://minio.storage.svc:9000",
             f"{CONFIG}.server.served_model_name": "s3://models/minilm",
             f"{POLICY}.egress[2].ports[0].port": 9000,
+            f"{POLICY}.egress[3]": {
+                "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}}]
+            },
             f"{FETCH}.env[EMBEDSERVE_MODEL__COMMIT]": GONE,
             f"{FETCH}.env[AWS_ACCESS_KEY_ID]": {
                 "name": "AWS_ACCESS_KEY_ID",

@@ -22,8 +22,13 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.resource import Resource
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_SERVICE_PART = 2
+"""Place of the part `svc` in the name of a Service."""
 _PORTS = {"https": 443, "http": 80}
-_DNS: Manifest = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+_DNS: Manifest = {
+    # A policy is about the port of the pod behind a Service, which on OpenShift is 5353.
+    "ports": [{"port": port, "protocol": protocol} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+}
 
 
 def build_network_policy(
@@ -44,7 +49,7 @@ def build_network_policy(
         selector["matchExpressions"] = [{"key": TASK_LABEL, "operator": "NotIn", "values": [FETCH]}]
     egress = [
         *_build_forwarding_egress(resource, spec),
-        *(_build_fetch_egress(spec, settings) if fetches else ()),
+        *(_build_fetch_egress(resource, spec, settings) if fetches else ()),
     ]
     rules = _PolicyRules(selector, _build_ingress(resource, spec, settings), egress)
     return _build_policy(resource, spec, resource.key.name, rules)
@@ -59,7 +64,8 @@ def build_fetch_policy(
     # Names of resources contain no dot, so no other resource has a policy of this name.
     name = f"{resource.key.name}.{FETCH}"
     selector: Manifest = {"matchLabels": {SERVICE_LABEL: resource.key.name, TASK_LABEL: FETCH}}
-    egress = [_DNS, *_build_fetch_egress(spec, settings)] if spec.model.source.is_remote else []
+    is_remote = spec.model.source.is_remote
+    egress = [_DNS, *_build_fetch_egress(resource, spec, settings)] if is_remote else []
     rules = _PolicyRules(selector, _build_management_ingress(settings), egress)
     return _build_policy(resource, spec, name, rules)
 
@@ -132,22 +138,41 @@ def _list_pinned_ports(spec: EmbeddingServiceSpec) -> list[Manifest]:
     return [_build_tcp_port(PINNED_PORT), *grpc]
 
 
-def _build_fetch_egress(spec: EmbeddingServiceSpec, settings: RenderSettings) -> list[Manifest]:
-    """Return the rule for the port of the source of the model, since a policy knows addresses and ports but no
-    names.
+def _build_fetch_egress(
+    resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings
+) -> list[Manifest]:
+    """Return the rules for the source of the model: for its port, since a policy knows addresses and ports but no
+    names; and for all ports of the namespace of a Service, behind which pods listen on ports of their own.
     """
-    source = spec.model.source
-    if source.http is not None:
-        url: str | None = source.http.url
-    elif source.s3 is not None:
-        url = source.s3.endpoint
-    else:
-        given = source.hugging_face.endpoint if source.hugging_face is not None else None
-        url = given or settings.hf_endpoint
+    url = _find_source_url(spec, settings)
     if url is None:
         return [{"ports": [_build_tcp_port(_PORTS["https"])]}]
     found = urlsplit(url)
-    return [{"ports": [_build_tcp_port(found.port or _PORTS[found.scheme])]}]
+    rules: list[Manifest] = [{"ports": [_build_tcp_port(found.port or _PORTS[found.scheme])]}]
+    namespace = _find_service_namespace(found.hostname or "", resource.key.namespace)
+    if namespace is not None:
+        rules.append({"to": [{"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: namespace}}}]})
+    return rules
+
+
+def _find_source_url(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str | None:
+    source = spec.model.source
+    if source.http is not None:
+        return source.http.url
+    if source.s3 is not None:
+        return source.s3.endpoint
+    return (source.hugging_face.endpoint if source.hugging_face is not None else None) or settings.hf_endpoint
+
+
+def _find_service_namespace(host: str, own: str) -> str | None:
+    """Return the namespace of the Service that a host names: NAME, or NAME.NAMESPACE.svc with or without the domain of
+    the cluster; None for other hosts.
+    """
+    parts = host.split(".")
+    is_address = ":" in host
+    if len(parts) == 1:
+        return None if is_address else own
+    return parts[1] if len(parts) > _SERVICE_PART and parts[_SERVICE_PART] == "svc" else None
 
 
 def _build_tcp_port(port: int) -> Manifest:

@@ -23,6 +23,8 @@ PINNED_PORT = 8082
 """The port for requests that come by a vector space's own name."""
 GRPC_PORT = 8083
 PINNED_GRPC_PORT = 8084
+ALL_ADDRESSES = "::"
+"""Where pods listen: on every address of IPv4 and IPv6, of whichever the cluster has."""
 STORE_PATH = "/models"
 KEYS_PATH, KEYS_FILE = "/etc/embedserve-keys", "api-keys"
 """Where the Secret of API keys is mounted, and its one file."""
@@ -151,7 +153,7 @@ def build_fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings, *, co
 
     `converts` says that a conversion follows, by an image that can export what this one cannot.
     """
-    server = {"host": "0.0.0.0", "management_port": MANAGEMENT_PORT}
+    server = {"host": ALL_ADDRESSES, "management_port": MANAGEMENT_PORT}
     exported = {"export_elsewhere": True} if converts else {}
     return _format_yaml({"model": {**_build_model_section(spec, settings), **exported}, "server": server})
 
@@ -177,7 +179,7 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
     grpc = spec.service.grpc_port
     server = _drop_none(
         {
-            "host": "0.0.0.0",
+            "host": ALL_ADDRESSES,
             "port": SERVING_PORT,
             "management_port": MANAGEMENT_PORT,
             "grpc_port": GRPC_PORT if grpc is not None else None,

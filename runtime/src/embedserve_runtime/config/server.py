@@ -24,7 +24,10 @@ def _split_keys(value: object) -> object:
 class ServerSettings(SettingsGroup):
     """Where the runtime listens and how it stops."""
 
-    host: str = Field(default="127.0.0.1", description="Address of both ports.")
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address of all ports; `::` is every address of IPv4 and IPv6, 0.0.0.0 every one of IPv4.",
+    )
     port: Port = Field(default=8080, description="Serving port; 0 takes a free one and logs it.")
     management_port: Port | None = Field(
         default=None,

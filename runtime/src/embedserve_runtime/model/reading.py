@@ -6,7 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.errors import (
+    ConfigError,
+    ModelError,
+    ModelFileMissing,
+    ModelInvalid,
+    UnsupportedArchitecture,
+)
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.describing import CardSource, describe_route
@@ -20,6 +26,8 @@ from embedserve_runtime.model.routes import expand_routes
 from embedserve_runtime.model.tensors import ModelTensors, TrackedTensors
 from embedserve_runtime.model.unread import check_all_read
 
+_MAX_NAMED = 3
+
 
 def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
     """Read `folder` and lay the service's settings over it.
@@ -32,8 +40,21 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
         _check_outputs(card, settings)
         return card
     except ModelError as error:
+        message = error.message
+        if isinstance(error, ModelFileMissing):
+            message += _describe_dangling_links(folder)
         # The reader knows the model by the name that they wrote, not by a folder of the store.
-        raise type(error)(error.message.replace(str(folder), settings.source)) from error
+        raise type(error)(message.replace(str(folder), settings.source)) from error
+
+
+def _describe_dangling_links(folder: Path) -> str:
+    """Describe the links of a folder that lead nowhere, as where a cache was copied without its blobs."""
+    found = sorted(path for path in folder.rglob("*") if path.is_symlink() and not path.exists())
+    if not found:
+        return ""
+    named = "; ".join(f"{path} is a link to {path.readlink()}" for path in found[:_MAX_NAMED])
+    more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f". Links lead to files that do not exist here: {named}{more}"
 
 
 def _read_routes(source: CardSource) -> ModelCard:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.listening import open_bound_socket
 
 BACKLOG = 2048
 
@@ -62,16 +63,14 @@ def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[s
 
 
 def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        sock.bind((host, port))
-        sock.listen(BACKLOG)
+        sock = open_bound_socket(host, port, shared=shared)
+        try:
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
     except OSError as error:
-        sock.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     sock.setblocking(False)
     return sock

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
+from embedserve_runtime.sources.hub_cache import find_snapshot
 from embedserve_runtime.store import Name, Reference, Store
 from embedserve_runtime.store.volume import volume_errors
 
@@ -120,8 +121,12 @@ def _find_local_model(source: str) -> LocatedModel | None:
         return None
     folder = Path(source).expanduser()
     if folder.is_dir():
+        snapshot = find_snapshot(folder)
+        revision = LOCAL_REVISION
+        if snapshot is not None:
+            folder, revision = snapshot.folder, snapshot.commit
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        return LocatedModel(folder=folder.resolve(), revision=LOCAL_REVISION, digest=None, size=size)
+        return LocatedModel(folder=folder.resolve(), revision=revision, digest=None, size=size)
     if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise ModelNotFound(f"model folder {source} does not exist or is not a folder")
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import time
 from collections import deque
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from embedserve_runtime.listening import open_bound_socket
 
 LOGGER = logging.getLogger(__name__)
 EVERY_S = 5.0
@@ -109,7 +112,7 @@ class Progress:
             yield None
             return
         try:
-            server = _Server((host, port), self)
+            server = _Server(open_bound_socket(host, port), self)
         except OSError as error:
             LOGGER.warning("progress is not served", extra={"port": port, "error": str(error)})
             yield None
@@ -127,9 +130,12 @@ class Progress:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], progress: Progress) -> None:
+    def __init__(self, bound: socket.socket, progress: Progress) -> None:
         self.progress = progress
-        super().__init__(address, _Handler)
+        super().__init__(bound.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_activate()
 
 
 class _Handler(BaseHTTPRequestHandler):
