@@ -52,7 +52,8 @@ class Reference:
         for token, weight in zip(ids, torch.relu(made.logits)[0, :, 0].tolist(), strict=True):
             if token not in SPECIAL_IDS and weight > weights.get(token, 0):
                 weights[token] = weight
-        return made.hidden_states[-1][0, 0].numpy(), weights
+        state: FloatArray = made.hidden_states[-1][0, 0].numpy()
+        return state, weights
 
     def dense(self, dimension: int) -> FloatArray:
         states = np.stack([state for state, _ in self.outputs])

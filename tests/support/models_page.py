@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.model.heads import classifiers, masked_lm
+from embedserve_runtime.model.heads import classifiers, masked_lm, token_classifiers
 from tests.runtime.engines.cases import CASES
 from tests.runtime.heads import head_cases
 
@@ -192,11 +192,13 @@ Every other type is refused.
 
 ## Heads
 
-A classifier (rerankers among them) is found by the name of its class in `architectures` of `config.json`, a masked-LM
-head (sparse vectors) as well. The classes, `...` standing for `ForSequenceClassification` or `ForMaskedLM`:
+A classifier (rerankers among them) is found by the name of its class in `architectures` of `config.json`, as are a
+masked-LM head (sparse vectors) and a token classifier with one label (token weights beside dense vectors; see
+[heads](heads.md#dense-and-sparse-of-one-forward)). The classes, `...` standing for `ForSequenceClassification`,
+`ForMaskedLM` or `ForTokenClassification`:
 
-| family | classifiers | masked LM |
-|---|---|---|
+| family | classifiers | masked LM | token weights |
+|---|---|---|---|
 """
 TESTED = """
 Classifiers of decoders read the last token of a text whose id is not `pad_token_id`, as transformers 5 does: a text
@@ -214,13 +216,17 @@ of these tests.
 """
 
 
+# In the order of the table's columns.
+REGISTRIES = (classifiers.CLASSIFIERS, masked_lm.MASKED_LMS, token_classifiers.TOKEN_CLASSIFIERS)
+
+
 def render() -> str:
     """The page."""
     supported = "".join(
         f"| {row.family} | {_code(row.model_types)} | {row.what} | {row.refused} |\n" for row in TABLE
     )
     heads = "".join(
-        f"| {row.family} | {_known(row, classifiers.CLASSIFIERS)} | {_known(row, masked_lm.MASKED_LMS)} |\n"
+        f"| {row.family} | {' | '.join(_known(row, registry) for registry in REGISTRIES)} |\n"
         for row in TABLE
         if row.heads
     )
@@ -240,7 +246,7 @@ def _encoders(row: FamilyRow) -> int:
 
 
 def _with_a_head(row: FamilyRow) -> int:
-    cases = (*head_cases.CLASSIFIERS, *head_cases.MASKED_LMS)
+    cases = (*head_cases.CLASSIFIERS, *head_cases.MASKED_LMS, *head_cases.TOKEN_CLASSIFIERS)
     return sum(case.family in row.heads for case in cases)
 
 

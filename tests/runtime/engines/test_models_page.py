@@ -7,6 +7,7 @@ import pytest
 from embedserve_runtime.model.families import FAMILIES
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
 from embedserve_runtime.model.heads.masked_lm import MASKED_LMS
+from embedserve_runtime.model.heads.token_classifiers import TOKEN_CLASSIFIERS
 from tests.runtime.engines.cases import CASES
 from tests.runtime.heads import head_cases
 from tests.support.models_page import PAGE, TABLE, render
@@ -18,7 +19,11 @@ def test_the_page_is_what_the_table_gives() -> None:
 
 def test_the_table_names_every_model_type_and_every_head_and_no_other() -> None:
     assert {name for row in TABLE for name in row.model_types} == set(FAMILIES)
-    assert {name for row in TABLE for name in row.heads} == {*CLASSIFIERS, *MASKED_LMS}
+    assert {name for row in TABLE for name in row.heads} == {
+        *CLASSIFIERS,
+        *MASKED_LMS,
+        *TOKEN_CLASSIFIERS,
+    }
 
 
 def test_every_case_belongs_to_one_row() -> None:
@@ -40,3 +45,7 @@ def test_a_classifier_has_three_shapes(head: str) -> None:
 @pytest.mark.parametrize("head", MASKED_LMS)
 def test_a_masked_lm_head_has_three_shapes(head: str) -> None:
     assert sum(case.family == head for case in head_cases.MASKED_LMS) >= 3
+
+
+def test_every_token_classifier_has_a_case() -> None:
+    assert {case.family for case in head_cases.TOKEN_CLASSIFIERS} == set(TOKEN_CLASSIFIERS)

@@ -66,7 +66,7 @@ class ModelSpec(Model):
     """What the model gives. `auto` takes what the model's own files say."""
     outputs: Annotated[tuple[Literal["dense", "sparse", "multiVector"], ...], Field(max_length=3)] = ()
     """What the service must offer. A model that gives less is refused, with what it gives; anything more that it gives
-    can be asked for all the same."""
+    can be asked for all the same. Of a masked-LM model, `[dense, sparse]` makes both of one forward pass."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
     """How token vectors become one vector. `auto` takes what the model's own files say."""
     dimensions: (
