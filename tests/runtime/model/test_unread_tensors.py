@@ -110,16 +110,6 @@ def test_a_tensor_beside_those_of_a_dense_module_stops_the_start(bert: Path) -> 
         card_of(bert)
 
 
-def test_token_weights_stop_the_start_of_a_dense_model(tmp_path: Path) -> None:
-    """A token classifier with one label gives token weights beside dense vectors."""
-    tiny(tmp_path, BertForTokenClassification, BertConfig(**SHAPE, num_labels=1))
-    pooled(tmp_path)
-    with pytest.raises(
-        UnsupportedArchitecture, match=r"classifier\.bias \[1\], classifier\.weight \[1, 24\]"
-    ):
-        card_of(tmp_path)
-
-
 DECODER = Qwen2Config(**SHAPE, num_key_value_heads=3, tie_word_embeddings=False)
 MODERN = ModernBertConfig(
     **{key: value for key, value in SHAPE.items() if key != "vocab_size"}, vocab_size=97, pad_token_id=0

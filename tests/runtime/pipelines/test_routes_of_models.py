@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
     "an encoder without a head for queries": (
         change("router_config.json", structure={"query": ["document_0_Transformer"], "document": [TABLE]}),
         UnsupportedArchitecture,
-        "its documents have the task sparse, its queries embed",
+        "transformer_task = 'fill-mask' is not supported with the modules behind it",
     ),
     "the encoder of documents with another pooling": (
         change(

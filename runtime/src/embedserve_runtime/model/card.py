@@ -80,7 +80,8 @@ class ModelCard:
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included. own_max_length: the same by the model's files alone;
         a service that takes less of a text makes no other vectors of what it takes.
-    prompts: prompt texts by name; default_prompt: the name used when a request names none.
+    prompts: prompt texts by name; default_prompt: the name used when a request names none. added_prompts: names that
+        the service's settings add to the model's own; a request that names one gets vectors of this space.
     vector_space: identity of the vectors, `vs2-` and 20 hex digits; it is made from the rest of the card and the
         tensors, and empty before. former_vector_space: the one that releases before `vs2-` gave the model.
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
@@ -103,6 +104,7 @@ class ModelCard:
     tokenizer: TokenizerSettings
     prompts: Mapping[str, str]
     default_prompt: str | None
+    added_prompts: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
     vector_space: str = field(default="", metadata=NOT_HASHED)
     former_vector_space: str | None = field(default=None, metadata=NOT_HASHED)
     task: Task = Task.EMBED

@@ -279,6 +279,7 @@ def _build_card(
             truncation_side=layout.truncation_side,
         ),
         prompts=MappingProxyType(prompts),
+        added_prompts=tuple(sorted(settings.prompts.keys() - layout.prompts.keys())),
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,
         ranges=read_ranges(source.files, pipeline.dimensions),

@@ -60,13 +60,18 @@ def identify_vector_space(
 
     documents: digests of the card's tensors. queries: those of its route for queries; None where it has none.
     """
-    content = {"card": _without_empty_prompts(card), "documents": documents, "queries": queries}
+    content = {"card": _select_prompts(card), "documents": documents, "queries": queries}
     return f"{VERSION}-{hash_canonically(content)[:20]}"
 
 
-def _without_empty_prompts(card: ModelCard) -> ModelCard:
-    """Return the card without prompts where all of them are empty: sentence-transformers writes such into every
-    folder."""
-    if any(card.prompts.values()):
-        return card
+def _select_prompts(card: ModelCard) -> ModelCard:
+    """Return the card with the prompts that belong to the space: the model's own and the default one.
+
+    A prompt that a service adds under a new name changes no vector that could be asked for before. Where all are empty
+    there is none: sentence-transformers writes empty ones into every folder.
+    """
+    added = set(card.added_prompts) - {card.default_prompt}
+    prompts = {name: text for name, text in card.prompts.items() if name not in added}
+    if any(prompts.values()):
+        return replace(card, prompts=MappingProxyType(prompts))
     return replace(card, prompts=MappingProxyType({}), default_prompt=None)

@@ -180,6 +180,11 @@ class Modules:
     static: str | None = None
     words: str | None = None
 
+    @property
+    def has_table(self) -> bool:
+        """Whether a table stands in the place of a Transformer module."""
+        return self.static is not None or self.words is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ModelLayout:
@@ -217,9 +222,13 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
     )
     modules = read_modules(files, entries, model.model_type)
     encoder = files.enter_folder(modules.transformer)
-    transformer = read_transformer(
-        encoder, _list_tasks(modules), has_template=modules.logit_score is not None
-    )
+    if modules.has_table:
+        # The root folder may have the file of another route's Transformer module.
+        transformer = TransformerModule()
+    else:
+        transformer = read_transformer(
+            encoder, _list_tasks(modules), has_template=modules.logit_score is not None
+        )
     tokenizer = _read_tokenizer_config(encoder)
     return ModelLayout(
         modules=modules,
