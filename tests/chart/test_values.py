@@ -157,6 +157,11 @@ CASES = [
         id="nobody may read nodes where nobody is to watch them",
     ),
     pytest.param(
+        {"allowedEndpoints": ["*", "https://*.models.example"]},
+        flags(OPERATOR, "--allowed-endpoint=*", "--allowed-endpoint=https://*.models.example"),
+        id="the operator is told of the servers that Secrets may be sent to",
+    ),
+    pytest.param(
         {"mesh": "linkerd"}, flags(OPERATOR, "--mesh=linkerd"), id="the operator is told of the mesh"
     ),
     pytest.param(

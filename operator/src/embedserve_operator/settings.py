@@ -55,6 +55,9 @@ class RenderSettings:
     management_clients: tuple[str, ...] = ()
     """Namespaces whose pods may reach the management port (metrics): the operator's own and the monitoring's."""
 
+    allowed_endpoints: tuple[str, ...] = ()
+    """Servers that a manifest may choose and have Secrets sent to: scheme, host and port, the host perhaps with `*.`
+    in front; `*` for all."""
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER

@@ -61,6 +61,14 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
         help="namespace whose pods may read the services' metrics; may be repeated",
     )
     parser.add_argument(
+        "--allowed-endpoint",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="server that a manifest may choose and have Secrets sent to, such as https://*.example.com; * for all; "
+        "may be repeated",
+    )
+    parser.add_argument(
         "--run-as",
         default=str(USER),
         metavar="UID",
@@ -270,6 +278,7 @@ def build_render_settings(options: argparse.Namespace) -> RenderSettings:
         hf_endpoint=options.hf_endpoint or None,
         management_clients=tuple(options.management_client),
         keda=KedaSettings(options.keda_prometheus or None) if options.keda else None,
+        allowed_endpoints=tuple(options.allowed_endpoint),
         run_as=_read_user(options.run_as),
         mesh=options.mesh,
     )
