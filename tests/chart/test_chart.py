@@ -51,6 +51,16 @@ def objects(rendered: str, kind: str) -> list[Any]:
     ]
 
 
+def cluster_roles(rendered: str) -> list[dict[str, Any]]:
+    """The ClusterRoles that are given to somebody, without those that add to the cluster's own for users."""
+    return [role for role in objects(rendered, "ClusterRole") if not _aggregates_to(role)]
+
+
+def _aggregates_to(role: dict[str, Any]) -> set[str]:
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    return {label.removeprefix(prefix) for label in role["metadata"]["labels"] if label.startswith(prefix)}
+
+
 def test_default_values_give_exactly_the_reviewed_objects(template: Template) -> None:
     assert_golden(HERE / "golden" / "default.yaml", template("--set", "crds.enabled=false"))
 
@@ -123,7 +133,7 @@ def test_what_cleans_a_claim_is_started_as_it_understands_and_where_the_claim_is
 def test_rights_are_the_least_that_work(template: Template) -> None:
     rendered = template()
     rules = [
-        rule for kind in ("ClusterRole", "Role") for role in objects(rendered, kind) for rule in role["rules"]
+        rule for role in (*cluster_roles(rendered), *objects(rendered, "Role")) for rule in role["rules"]
     ]
     for rule in rules:
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
@@ -187,13 +197,13 @@ def test_the_chart_has_the_version_of_the_operator() -> None:
 
 
 def test_two_namespaces_give_the_same_rights_there_and_none_elsewhere(template: Template) -> None:
-    everywhere = objects(template(), "ClusterRole")
+    everywhere = cluster_roles(template())
     named = template("--set", "watch.namespaces={a,b}")
     (all_rules,) = [role["rules"] for role in everywhere if not role["metadata"]["name"].endswith("-nodes")]
     roles = [role for role in objects(named, "Role") if role["metadata"]["name"].endswith("-services")]
     assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
     assert [role["rules"] for role in roles] == [all_rules, all_rules]
-    (nodes,) = objects(named, "ClusterRole")
+    (nodes,) = cluster_roles(named)
     assert {verb for rule in nodes["rules"] for verb in rule["verbs"]} == {"list", "watch"}
 
 
@@ -201,7 +211,7 @@ def test_without_nodes_and_with_namespaces_nothing_is_asked_for_on_the_whole_clu
     template: Template,
 ) -> None:
     rendered = template("--set", "watch.namespaces={a}", "--set", "watch.nodes=false")
-    assert objects(rendered, "ClusterRole") == objects(rendered, "ClusterRoleBinding") == []
+    assert cluster_roles(rendered) == objects(rendered, "ClusterRoleBinding") == []
     (deployment,) = objects(rendered, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     options = build_parser().parse_args(container["args"])
@@ -209,7 +219,7 @@ def test_without_nodes_and_with_namespaces_nothing_is_asked_for_on_the_whole_clu
 
 
 def test_every_kind_that_the_operator_makes_or_watches_is_one_that_it_may(template: Template) -> None:
-    rules = [rule for role in objects(template(), "ClusterRole") for rule in role["rules"]]
+    rules = [rule for role in cluster_roles(template()) for rule in role["rules"]]
     for kind in (RESOURCE, *CHILD_KINDS, POD, *CLUSTER_KINDS):
         api = API_KINDS[kind]
         verbs = {
@@ -363,3 +373,41 @@ def test_keda_and_the_adapter_exclude_each_other(helm: Helm) -> None:
     done = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
     assert done.returncode != 0
     assert "exclude each other" in done.stderr
+
+
+def test_who_may_view_edit_or_administer_a_namespace_may_do_so_with_its_services(template: Template) -> None:
+    allowed: dict[str, set[tuple[str, str]]] = {}
+    for role in objects(template(), "ClusterRole"):
+        for target in _aggregates_to(role):
+            rules = {
+                (resource, verb)
+                for rule in role["rules"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+                if rule["apiGroups"] == ["embedserve.dev"]
+            }
+            allowed[target] = allowed.get(target, set()) | rules
+    assert set(allowed) == {"view", "edit", "admin"}
+    assert {verb for _, verb in allowed["view"]} == {"get", "list", "watch"}
+    assert {
+        ("embeddingservices", verb) for verb in ("get", "create", "update", "patch", "delete")
+    } <= allowed["edit"]
+    assert allowed["edit"] == allowed["admin"]
+    assert not {
+        pair
+        for pair in allowed["admin"]
+        if pair[0].endswith("status") and pair[1] not in ("get", "list", "watch")
+    }
+    assert "aggregate-to" not in template("--set", "crds.enabled=false")
+
+
+def test_the_operator_is_held_to_one_label_of_pods_where_it_may_patch_those_of_all_namespaces(
+    template: Template,
+) -> None:
+    (policy,) = objects(template(), "ValidatingAdmissionPolicy")
+    (deployment,) = objects(template(), "Deployment")
+    account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+    assert f"'system:serviceaccount:system:{account}'" in policy["spec"]["matchConditions"][0]["expression"]
+    (binding,) = objects(template(), "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert objects(template("--set", "watch.namespaces={a}"), "ValidatingAdmissionPolicy") == []

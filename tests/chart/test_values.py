@@ -157,6 +157,40 @@ CASES = [
         id="nobody may read nodes where nobody is to watch them",
     ),
     pytest.param(
+        {"allowedEndpoints": ["*", "https://*.models.example"]},
+        flags(OPERATOR, "--allowed-endpoint=*", "--allowed-endpoint=https://*.models.example"),
+        id="the operator is told of the servers that Secrets may be sent to",
+    ),
+    pytest.param(
+        {"mesh": "linkerd"}, flags(OPERATOR, "--mesh=linkerd"), id="the operator is told of the mesh"
+    ),
+    pytest.param(
+        {"runAs": 1000650000},
+        {
+            **flags(OPERATOR, "--run-as=1000650000"),
+            **no_flags(OPERATOR, "--run-as=65532"),
+            **{
+                f"{pod}.securityContext.{field}": 1000650000
+                for pod in (POD, PREFLIGHT)
+                for field in ("runAsUser", "runAsGroup")
+            },
+        },
+        id="all pods run as the user that is named",
+    ),
+    pytest.param(
+        {"runAs": "platform"},
+        {
+            **flags(OPERATOR, "--run-as=platform"),
+            **no_flags(OPERATOR, "--run-as=65532"),
+            **{
+                f"{pod}.securityContext.{field}": GONE
+                for pod in (POD, PREFLIGHT)
+                for field in ("runAsUser", "runAsGroup")
+            },
+        },
+        id="the platform chooses the user of all pods",
+    ),
+    pytest.param(
         {"watch": {"operatorClass": "gpu-team"}},
         {
             **flags(OPERATOR, "--operator-class=gpu-team"),
@@ -308,3 +342,13 @@ def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
     }
     for rule in group["rules"]:
         assert "{{ $labels.namespace }}" in rule["annotations"]["summary"]
+
+
+def test_on_openshift_the_platform_chooses_the_user_of_every_pod(template: Template) -> None:
+    claims = ("--set", "storeGc.claims[0].namespace=a", "--set", "storeGc.claims[0].claimName=models")
+    flagged = ("--api-versions", "security.openshift.io/v1", "--set", "metricsAdapter.enabled=true", *claims)
+    found = template(*flagged)
+    assert "runAsUser" not in found
+    assert "fsGroup:" not in found
+    assert "--run-as=platform" in found
+    assert found.count("runAsNonRoot: true") == template(*flagged[2:]).count("runAsUser: 65532")

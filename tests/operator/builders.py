@@ -32,6 +32,7 @@ SETTINGS = RenderSettings(
     },
     hf_endpoint="http://hub.example",
     management_clients=("embedserve-system", "monitoring"),
+    allowed_endpoints=("*",),
 )
 UID = "11111111-1111-1111-1111-111111111111"
 NOW = int(NOON.timestamp())

@@ -77,6 +77,29 @@ app.kubernetes.io/component: store-gc
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{- /* User and group of all pods: a number, or "platform". */ -}}
+{{- define "embedserve.user" -}}
+{{- $given := toString .Values.runAs }}
+{{- if eq $given "auto" }}
+{{- ternary "platform" "65532" (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}
+{{- else if eq $given "platform" }}
+{{- $given }}
+{{- else }}
+{{- int64 .Values.runAs }}
+{{- end }}
+{{- end }}
+
+{{- define "embedserve.podSecurity" -}}
+runAsNonRoot: true
+{{- $user := include "embedserve.user" . }}
+{{- if ne $user "platform" }}
+runAsUser: {{ $user }}
+runAsGroup: {{ $user }}
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
 {{- define "embedserve.gcSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

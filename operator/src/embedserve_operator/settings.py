@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from embedserve_operator.api.hardware import CLASSES, HardwareClass
 from embedserve_operator.errors import SettingsError
 
+USER = 65532
+"""User and group of the images."""
+Mesh = Literal["istio", "linkerd"]
 ARCHITECTURES = ("amd64", "arm64")
 IMAGES = ("cpu", "cuda")
 """The names that hardware classes give to the images of the runtime."""
@@ -51,8 +55,15 @@ class RenderSettings:
     management_clients: tuple[str, ...] = ()
     """Namespaces whose pods may reach the management port (metrics): the operator's own and the monitoring's."""
 
+    allowed_endpoints: tuple[str, ...] = ()
+    """Servers that a manifest may choose and have Secrets sent to: scheme, host and port, the host perhaps with `*.`
+    in front; `*` for all."""
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
+    run_as: int | None = USER
+    """User and group of the pods; None leaves them to the platform, which gives each namespace some of its own."""
+    mesh: Mesh | None = None
+    """The service mesh whose sidecars pods may get."""
 
     def __post_init__(self) -> None:
         for name, hardware in self.classes.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -89,6 +92,22 @@ async def test_a_pod_that_cannot_be_reached_has_not_proved_anything() -> None:
         check = pod_client.get_replies(KEY)["a/0"].self_check
     assert check is not None
     assert "management port cannot be reached" in check.problem
+
+
+async def test_a_pod_whose_sidecar_resets_the_connection_leads_to_the_mesh() -> None:
+    async def reset(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        # Closed with nothing to linger for, the connection is reset.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    server = await asyncio.start_server(reset, "127.0.0.2", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, PodClient(tell_timeout=5, check_timeout=5, port=port) as pod_client:
+        assert not await pod_client.run_self_checks(KEY, (SelfCheckRequest(pod()),))
+        check = pod_client.get_replies(KEY)["a/0"].self_check
+    assert check is not None
+    assert "set the chart's mesh" in check.problem
 
 
 async def test_those_who_must_know_are_told_first_and_without_them_nobody_is() -> None:

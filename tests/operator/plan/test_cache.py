@@ -575,3 +575,25 @@ def test_what_kept_a_job_from_its_pod_is_past_when_it_has_one() -> None:
     assert retrying(found, "SourceUnavailable", retryable=True).conditions()["Reconciling"].reason == (
         "SourceUnavailable"
     )
+
+
+def lingering(cluster: Cluster) -> Cluster:
+    """After the task of the Job that runs has ended well, while a sidecar keeps its pod running."""
+    before = succeeded(cluster)
+    (job,) = [job for job in before.jobs if "status" in job]
+    running_job = {key: value for key, value in job.items() if key != "status"}
+    (task_pod,) = before.job_pods
+    status = {**task_pod["status"], "phase": "Running"}
+    status["containerStatuses"].append({"name": "istio-proxy", "state": {"running": {}}})
+    status["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-01-02T12:00:00Z"
+    return replace(before, jobs=(running_job,), job_pods=({**task_pod, "status": status},))
+
+
+def test_the_end_of_its_task_counts_where_a_sidecar_keeps_a_job_from_ending() -> None:
+    cluster = lingering(started(Cluster(resource(cached()))))
+    assert fetch_of(cluster).state == "Succeeded"
+    assert fetch_of(cluster).finished_at == "2026-01-02T12:00:00Z"
+    assert cluster.plan().jobs_to_delete == (), "its result is not published yet"
+    published = cluster.published()
+    assert [job.name for job in published.plan().jobs_to_delete] == names(cluster)
+    assert len(started(published).names("Deployment")) == 1

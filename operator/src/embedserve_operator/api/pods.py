@@ -254,6 +254,28 @@ class SecretName(Model):
     """Name of the Secret."""
 
 
+PodLabels = Annotated[
+    dict[str, LabelValue],
+    Field(max_length=32),
+    QUALIFIED_KEYS,
+    no_key(
+        _OWN_LABEL,
+        "labels of embedserve.dev/ and app.kubernetes.io/name, instance, component and managed-by are "
+        "the operator's: choose another key",
+    ),
+]
+PodAnnotations = Annotated[
+    dict[str, Annotated[str, Field(max_length=4096)]],
+    Field(max_length=32),
+    QUALIFIED_KEYS,
+    no_key(
+        _OWN_ANNOTATION,
+        "annotations of embedserve.dev/ and kubectl.kubernetes.io/default-container are the operator's: "
+        "choose another key",
+    ),
+]
+
+
 def _every_mount_has_its_volume(pod: PodSettings) -> bool:
     return {mount.name for mount in pod.volume_mounts or ()} <= {volume.name for volume in pod.volumes or ()}
 
@@ -308,31 +330,16 @@ class PodSettings(Model):
         Annotated[tuple[VolumeMount, ...], Field(max_length=32), ListMap(("mountPath",))] | None
     ) = None
     """Where those volumes appear in the containers."""
-    labels: (
-        Annotated[
-            dict[str, LabelValue],
-            Field(max_length=32),
-            QUALIFIED_KEYS,
-            no_key(
-                _OWN_LABEL,
-                "labels of embedserve.dev/ and app.kubernetes.io/name, instance, component and managed-by are "
-                "the operator's: choose another key",
-            ),
-        ]
-        | None
-    ) = None
+    labels: PodLabels | None = None
     """Further labels of the pods."""
-    annotations: (
-        Annotated[
-            dict[str, Annotated[str, Field(max_length=4096)]],
-            Field(max_length=32),
-            QUALIFIED_KEYS,
-            no_key(
-                _OWN_ANNOTATION,
-                "annotations of embedserve.dev/ and kubectl.kubernetes.io/default-container are the operator's: "
-                "choose another key",
-            ),
-        ]
-        | None
-    ) = None
+    annotations: PodAnnotations | None = None
     """Further annotations of the pods."""
+
+
+class JobSettings(Model):
+    """What the pods of Jobs (fetch, convert) get in the place of what `pod` says."""
+
+    labels: PodLabels | None = None
+    """Labels beside those of `pod`, for example `sidecar.istio.io/inject: "true"`: Jobs get no sidecar otherwise."""
+    annotations: PodAnnotations | None = None
+    """Annotations beside those of `pod`, for example `linkerd.io/inject: enabled`: Jobs get no sidecar otherwise."""

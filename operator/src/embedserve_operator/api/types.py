@@ -20,7 +20,7 @@ from embedserve_operator.api.base import (
 )
 from embedserve_operator.api.cache import Cache, OnnxConversion
 from embedserve_operator.api.network import ApiSettings, Monitoring, NetworkPolicySettings, ServiceSettings
-from embedserve_operator.api.pods import PodSettings
+from embedserve_operator.api.pods import JobSettings, PodSettings
 from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, matches
@@ -297,6 +297,8 @@ class EmbeddingServiceSpec(Model):
     """Compute resources of a replica."""
     pod: PodSettings = PodSettings()
     """What the pods get beside what the operator decides."""
+    jobs: JobSettings = JobSettings()
+    """What the pods of Jobs get beside that."""
     suspend: bool = False
     """Stops all pods and keeps everything else."""
 

@@ -8,6 +8,7 @@ operator knows nothing and sends everything again, which changes nothing where i
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -28,6 +29,10 @@ log = logging.getLogger(__name__)
 _MAX_CONCURRENT = 64
 _MAX_ANSWER_BYTES = 2**16
 _MAX_PROBLEM_LENGTH = 500
+_MESH_ADVICE = (
+    "a service mesh whose pods take no connection without its certificate ends connections like this: set the chart's "
+    "mesh, which leaves the management port alone"
+)
 Delivery = Literal["All", "Enough", "TooFew"]
 """Whether the pods got their messages.
 
@@ -138,7 +143,15 @@ class PodClient:
                     content += chunk
                 return answer.status, content.decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return 0, str(error) or "no answer in time"
+            return 0, _describe_connection_error(error)
+
+
+def _describe_connection_error(error: Exception) -> str:
+    said = str(error) or "no answer in time"
+    is_reset = isinstance(error, aiohttp.ServerDisconnectedError) or (
+        isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
+    )
+    return f"{said}; {_MESH_ADVICE}" if is_reset else said
 
 
 class _ProgressAnswer(View):

@@ -18,10 +18,12 @@ from embedserve_operator.commands.preflight.facts import Expectations, OperatorT
 from embedserve_operator.errors import SettingsError
 from embedserve_operator.settings import (
     ARCHITECTURES,
+    USER,
     AdapterReference,
     AdapterSettings,
     KedaSettings,
     LeaseSettings,
+    Mesh,
     RenderSettings,
     RunSettings,
     RuntimeImage,
@@ -57,6 +59,26 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAMESPACE",
         help="namespace whose pods may read the services' metrics; may be repeated",
+    )
+    parser.add_argument(
+        "--allowed-endpoint",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="server that a manifest may choose and have Secrets sent to, such as https://*.example.com; * for all; "
+        "may be repeated",
+    )
+    parser.add_argument(
+        "--run-as",
+        default=str(USER),
+        metavar="UID",
+        help="user and group of the services' pods, or 'platform' to leave them to that (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--mesh",
+        default=None,
+        choices=get_args(Mesh),
+        help="service mesh whose sidecars pods may get: its annotations leave the management port alone",
     )
     parser.add_argument(
         "--keda",
@@ -256,7 +278,19 @@ def build_render_settings(options: argparse.Namespace) -> RenderSettings:
         hf_endpoint=options.hf_endpoint or None,
         management_clients=tuple(options.management_client),
         keda=KedaSettings(options.keda_prometheus or None) if options.keda else None,
+        allowed_endpoints=tuple(options.allowed_endpoint),
+        run_as=_read_user(options.run_as),
+        mesh=options.mesh,
     )
+
+
+def _read_user(given: str) -> int | None:
+    """Return the user of the pods; None where it is left to the platform."""
+    if given == "platform":
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise SettingsError(f"--run-as must be a user's number above 0, or platform, not {given}")
+    return int(given)
 
 
 def build_run_settings(options: argparse.Namespace) -> RunSettings:

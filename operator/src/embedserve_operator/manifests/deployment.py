@@ -20,6 +20,7 @@ from embedserve_operator.manifests.containers import (
     build_task_container,
 )
 from embedserve_operator.manifests.memory import choose_memory_request
+from embedserve_operator.manifests.mesh import build_mesh_annotations
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FETCHED,
@@ -47,10 +48,10 @@ from embedserve_operator.manifests.volume import (
     build_pod_volume,
     build_volume_labels,
 )
+from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.resource import Resource
 
-_USER = 65532
 _STOP_MARGIN_SECONDS = 5
 """The time beyond drain and grace, so that the kubelet kills only what no longer obeys."""
 
@@ -134,7 +135,7 @@ def build_pod_template(pods: PodInputs, *, report: ModelReport | None, model_byt
         },
         "spec": _build_pod_spec(pods, memory=choose_memory_request(spec, pods.settings, model_bytes)),
     }
-    given: Manifest = {**(spec.pod.annotations or {})}
+    given: Manifest = {**build_mesh_annotations(spec, pods.settings), **(spec.pod.annotations or {})}
     if report is not None:
         # Pods that fetch nothing cannot report the model themselves.
         given[FETCHED] = canonical(format_report(report))
@@ -164,7 +165,7 @@ def _build_pod_spec(pods: PodInputs, *, memory: str | None) -> Manifest:
         "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS
         + compute_grace_seconds(spec)
         + _STOP_MARGIN_SECONDS,
-        "securityContext": build_security_context(volume),
+        "securityContext": build_security_context(settings, volume),
         **_build_init_containers(pods),
         "containers": [
             build_runtime_container(
@@ -204,13 +205,13 @@ def format_report(report: ModelReport) -> Manifest:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def build_security_context(volume: ModelVolume | None) -> Manifest:
+def build_security_context(settings: RenderSettings, volume: ModelVolume | None) -> Manifest:
     """Return the security context of the pods: the restricted profile, and a group for the volume."""
+    user = settings.run_as
     return {
         "runAsNonRoot": True,
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        **build_group_context(volume),
+        **({} if user is None else {"runAsUser": user, "runAsGroup": user}),
+        **build_group_context(volume, user),
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 

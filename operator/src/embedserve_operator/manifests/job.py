@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest, short_hash
 from embedserve_operator.manifests.containers import build_task_container
 from embedserve_operator.manifests.deployment import build_accounts, build_pod_volumes, build_security_context
+from embedserve_operator.manifests.mesh import NO_SIDECAR_ANNOTATIONS, NO_SIDECAR_LABELS
 from embedserve_operator.manifests.metadata import TASK_LABEL, TEMPLATE_HASH, build_labels, build_metadata
 from embedserve_operator.manifests.placement import build_placement
 from embedserve_operator.manifests.pod_inputs import PodInputs
@@ -53,9 +55,8 @@ def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
         resource=replace(resource, key=resource.key._replace(name="")),
         config=pods.config.removeprefix(resource.key.name),
     )
-    meta["annotations"] = {
-        TEMPLATE_HASH: short_hash([_build_pod_spec(shared, task), spec.pod.annotations or {}])
-    }
+    labels, annotations = _build_pod_labels(pods, task), _build_pod_annotations(spec)
+    meta["annotations"] = {TEMPLATE_HASH: short_hash([_build_pod_spec(shared, task), annotations])}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -78,14 +79,32 @@ def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
                 ]
             },
             "template": {
-                "metadata": {
-                    "labels": {**(spec.pod.labels or {}), **build_labels(resource), **own},
-                    "annotations": dict(spec.pod.annotations or {}),
-                },
+                "metadata": {"labels": labels, "annotations": annotations},
                 "spec": _build_pod_spec(pods, task),
             },
         },
     }
+
+
+def _build_pod_labels(pods: PodInputs, task: JobTask) -> dict[str, str]:
+    """Return the labels of the pods of a Job."""
+    return {
+        **(pods.spec.pod.labels or {}),
+        **NO_SIDECAR_LABELS,
+        **(pods.spec.jobs.labels or {}),
+        **build_labels(pods.resource),
+        TASK_LABEL: task,
+        **build_volume_labels(pods.volume),
+    }
+
+
+def _build_pod_annotations(spec: EmbeddingServiceSpec) -> dict[str, str]:
+    """Return the annotations of the pods of a Job.
+
+    A sidecar that runs on when the task has ended would keep the Job from ending, so that there is none unless the user
+    asks for it.
+    """
+    return {**(spec.pod.annotations or {}), **NO_SIDECAR_ANNOTATIONS, **(spec.jobs.annotations or {})}
 
 
 def read_job_template_hash(manifest: Manifest) -> str:
@@ -100,7 +119,7 @@ def _build_pod_spec(pods: PodInputs, task: JobTask) -> Manifest:
         "enableServiceLinks": False,
         **_build_placement(pods),
         **build_accounts(pods.spec),
-        "securityContext": build_security_context(pods.volume),
+        "securityContext": build_security_context(pods.settings, pods.volume),
         "containers": [build_task_container(pods, task)],
         "volumes": build_pod_volumes(pods.spec, pods.config, pods.volume),
     }

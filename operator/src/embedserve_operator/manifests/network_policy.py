@@ -5,7 +5,6 @@ port, and the pods reach only each other and the source of their model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
@@ -18,13 +17,11 @@ from embedserve_operator.manifests.runtime_config import (
     PINNED_PORT,
     SERVING_PORT,
 )
+from embedserve_operator.manifests.source_address import find_source_namespace, find_source_port
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.resource import Resource
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
-_SERVICE_PART = 2
-"""Place of the part `svc` in the name of a Service."""
-_PORTS = {"https": 443, "http": 80}
 _DNS: Manifest = {
     # A policy is about the port of the pod behind a Service, which on OpenShift is 5353.
     "ports": [{"port": port, "protocol": protocol} for port in (53, 5353) for protocol in ("UDP", "TCP")]
@@ -144,35 +141,11 @@ def _build_fetch_egress(
     """Return the rules for the source of the model: for its port, since a policy knows addresses and ports but no
     names; and for all ports of the namespace of a Service, behind which pods listen on ports of their own.
     """
-    url = _find_source_url(spec, settings)
-    if url is None:
-        return [{"ports": [_build_tcp_port(_PORTS["https"])]}]
-    found = urlsplit(url)
-    rules: list[Manifest] = [{"ports": [_build_tcp_port(found.port or _PORTS[found.scheme])]}]
-    namespace = _find_service_namespace(found.hostname or "", resource.key.namespace)
+    rules: list[Manifest] = [{"ports": [_build_tcp_port(find_source_port(spec, settings))]}]
+    namespace = find_source_namespace(spec, settings, resource.key.namespace)
     if namespace is not None:
         rules.append({"to": [{"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: namespace}}}]})
     return rules
-
-
-def _find_source_url(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str | None:
-    source = spec.model.source
-    if source.http is not None:
-        return source.http.url
-    if source.s3 is not None:
-        return source.s3.endpoint
-    return (source.hugging_face.endpoint if source.hugging_face is not None else None) or settings.hf_endpoint
-
-
-def _find_service_namespace(host: str, own: str) -> str | None:
-    """Return the namespace of the Service that a host names: NAME, or NAME.NAMESPACE.svc with or without the domain of
-    the cluster; None for other hosts.
-    """
-    parts = host.split(".")
-    is_address = ":" in host
-    if len(parts) == 1:
-        return None if is_address else own
-    return parts[1] if len(parts) > _SERVICE_PART and parts[_SERVICE_PART] == "svc" else None
 
 
 def _build_tcp_port(port: int) -> Manifest:

@@ -18,8 +18,6 @@ from embedserve_operator.manifests.placement import HOSTNAME, list_terms
 from embedserve_operator.state.resource import Resource
 
 VOLUME = "models"
-GROUP = 65532
-"""The group of the pods, to which files on the volume belong where its driver supports that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +52,18 @@ def build_pod_volume(volume: ModelVolume | None) -> Manifest:
     return {"name": VOLUME, "persistentVolumeClaim": claim}
 
 
-def build_group_context(volume: ModelVolume | None) -> Manifest:
-    """Return what the security context of the pods says about the volume, since a new volume belongs to root."""
+def build_group_context(volume: ModelVolume | None, group: int | None) -> Manifest:
+    """Return what the security context of the pods says about the volume, since a new volume belongs to root.
+
+    `group` is the group of the pods, to which files on the volume then belong where its driver supports that; None
+    leaves it to the platform.
+    """
     if volume is None or volume.is_filled:
         return {}
-    return {"fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return {
+        **({} if group is None else {"fsGroup": group}),
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
 
 
 def build_volume_labels(volume: ModelVolume | None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from embedserve_operator.manifests.metadata import JOB_NAME, TASK_LABEL, TEMPLAT
 from embedserve_operator.observe.pods import (
     find_failure,
     read_fetching_pod,
+    read_lingering_end,
     read_mounted_config_map,
     read_result,
 )
@@ -56,6 +57,12 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     task: JobTask = "convert" if metadata.labels.get(TASK_LABEL) == "convert" else "fetch"
     youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
     phase, why = _read_phase(job)
+    lingering_end = next(
+        (ended for pod in pods if (ended := read_lingering_end(pod, task)) is not None), None
+    )
+    is_lingering = phase == "Running" and lingering_end is not None
+    if is_lingering:
+        phase = "Succeeded"
     failure = find_failure(youngest) if youngest is not None and phase != "Succeeded" else None
     has_pods = bool(pods) or job.status.active > 0 or job.status.failed > 0
     is_unstarted = phase == "Running" and not has_pods
@@ -75,7 +82,8 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
         config_map=read_mounted_config_map(job.spec.template.spec),
         phase=phase,
         failure=failure or why,
-        finished_at=job.status.completion_time,
+        finished_at=job.status.completion_time or (lingering_end or ""),
+        is_lingering=is_lingering,
         report=None if model is None else read_model_report(model),
         conversion=None if conversion is None else read_conversion_report(conversion),
         fetching_pod=next((found for pod in pods if (found := read_fetching_pod(pod)) is not None), None),

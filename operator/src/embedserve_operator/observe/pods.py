@@ -301,6 +301,22 @@ def read_result(pod: Pod, name: str) -> TerminationMessage:
     return TerminationMessage.parse({})
 
 
+def read_lingering_end(pod: Pod, name: str) -> str | None:
+    """Return when a container ended successfully while another one, a sidecar, keeps its pod running; None where that
+    is not so.
+    """
+    for status in pod.status.all_container_statuses:
+        ended = status.state.terminated
+        if (
+            status.name == name
+            and ended is not None
+            and ended.exit_code == 0
+            and pod.status.phase == "Running"
+        ):
+            return ended.finished_at
+    return None
+
+
 def _find_model_report(pod: Pod) -> ModelReport | None:
     """Return what is known about the model of a pod, from its own fetch or from that of a Job."""
     reported = read_result(pod, FETCH).model

@@ -94,8 +94,10 @@ def plan_job_step(
         if known is None and job.finished_at < stale_since:
             return JobStep(manifest, task, "Running", job_to_delete=job)
         has_result = job.report is not None or job.conversion is not None
-        if has_result or (known is not None and known.state == "Succeeded"):
-            return JobStep(manifest, task, "Succeeded")
+        is_published = known is not None and known.state == "Succeeded"
+        if has_result or is_published:
+            ends = job.is_lingering and is_published and job.owner == resource.uid
+            return JobStep(manifest, task, "Succeeded", job_to_delete=job if ends else None)
         return JobStep(manifest, task, "Running", job_to_delete=job)
     if job.phase == "Failed":
         return _plan_failed_job(manifest, task, job, known, resource)

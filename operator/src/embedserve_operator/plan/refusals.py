@@ -7,6 +7,7 @@ from __future__ import annotations
 from embedserve_operator.api.hardware import HardwareClass
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.placement import find_accelerators, find_architectures, find_image
+from embedserve_operator.plan.endpoints import find_forbidden_endpoint
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.failures import Failure
 
@@ -34,6 +35,7 @@ def find_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failur
         or _find_precision_refusal(spec, hardware)
         or _find_image_refusal(spec, hardware, settings)
         or _find_scaling_refusal(spec, settings)
+        or _find_endpoint_refusal(spec, settings)
     )
 
 
@@ -114,6 +116,17 @@ def _find_scaling_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) 
             "example of type cpu, instead",
         )
     return None
+
+
+def _find_endpoint_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
+    chosen = find_forbidden_endpoint(spec, settings.allowed_endpoints)
+    if chosen is None:
+        return None
+    return _refuse(
+        "EndpointNotAllowed",
+        f"{chosen}: Secrets of this namespace may not be sent to a server that the chart's allowedEndpoints does not "
+        "name; have it added there, or give no Secret",
+    )
 
 
 def _refuse(reason: str, message: str) -> Failure:

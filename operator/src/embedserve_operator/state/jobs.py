@@ -66,6 +66,8 @@ class JobState:
     conversion: ConversionReport | None = None
     fetching_pod: FetchingPod | None = None
     """The pod of the Job that is fetching now."""
+    is_lingering: bool = False
+    """Whether its task has succeeded while another container of the pod, a sidecar, keeps the Job from ending."""
     unstarted_since: int | None = None
     """Since when the Job exists and has had no pod, in seconds since 1970; None once it has had one."""
 

@@ -148,7 +148,6 @@ async def _has_image_volumes(kube: KubeClient) -> bool | None:
 _UNPRIVILEGED_POD: Manifest = {
     "securityContext": {
         "runAsNonRoot": True,
-        "runAsUser": 65532,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 }

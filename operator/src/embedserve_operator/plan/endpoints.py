@@ -1,0 +1,73 @@
+"""This module decides whether a service may be given Secrets: not where its manifest chooses a server that they would
+be sent to, unless the platform team allows that server.
+
+Who may write an EmbeddingService may not always read the Secrets of its namespace. With a server of their own choice
+they would be told any of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+
+_ANY = "*"
+_ANY_SUBDOMAIN = "*."
+_PORTS = {"https": 443, "http": 80}
+_ENDPOINT_VARIABLE = re.compile(r"(^|_)ENDPOINT(_URL(_[A-Z0-9]+)*)?$")
+"""A pattern of the variables by which libraries are told of a server: HF_ENDPOINT, AWS_ENDPOINT_URL_S3 and the like."""
+
+
+def find_forbidden_endpoint(spec: EmbeddingServiceSpec, allowed: Sequence[str]) -> str | None:
+    """Return what the manifest says of a server that Secrets may not be sent to; None where there is none, or where the
+    service is given no Secret.
+    """
+    if not _is_given_secrets(spec):
+        return None
+    found = (said for said, url in _list_chosen_endpoints(spec) if not _is_allowed(url, allowed))
+    return next(found, None)
+
+
+def _is_given_secrets(spec: EmbeddingServiceSpec) -> bool:
+    source = spec.model.source
+    token = source.hugging_face or source.http
+    return (
+        (token is not None and token.token_secret_ref is not None)
+        or (source.s3 is not None and source.s3.secret_ref is not None)
+        or any(
+            one.value_from is not None and one.value_from.secret_key_ref is not None
+            for one in spec.pod.env or ()
+        )
+    )
+
+
+def _list_chosen_endpoints(spec: EmbeddingServiceSpec) -> list[tuple[str, str]]:
+    """Return the servers that the manifest chooses: the field with its value, and the URL."""
+    source = spec.model.source
+    fields = (
+        ("huggingFace.endpoint", source.hugging_face.endpoint if source.hugging_face is not None else None),
+        ("http.url", source.http.url if source.http is not None else None),
+        ("s3.endpoint", source.s3.endpoint if source.s3 is not None else None),
+    )
+    variables = (one for one in spec.pod.env or () if _ENDPOINT_VARIABLE.search(one.name))
+    return [
+        *((f"spec.model.source.{name}: {url}", url) for name, url in fields if url is not None),
+        *((f"spec.pod.env: {one.name}", one.value or "") for one in variables),
+    ]
+
+
+def _is_allowed(url: str, allowed: Sequence[str]) -> bool:
+    return any(pattern == _ANY or _matches(url, pattern) for pattern in allowed)
+
+
+def _matches(url: str, pattern: str) -> bool:
+    """Return whether a URL leads to the server of a pattern: scheme, host and port, of which the host may begin with
+    `*.` for all names below it.
+    """
+    found, wanted = urlsplit(url), urlsplit(pattern)
+    host, name = found.hostname or "", wanted.hostname or ""
+    is_host = host.endswith(name[1:]) if name.startswith(_ANY_SUBDOMAIN) else host == name
+    ports = [one.port or _PORTS.get(one.scheme) for one in (found, wanted)]
+    return bool(host) and is_host and found.scheme == wanted.scheme and ports[0] == ports[1]
