@@ -76,6 +76,13 @@ KIND = (
     Case("float", SAME),
     *refused("f"),
 )
+OVERFLOW = (
+    Case("chunk", NUMBERS),
+    Case("chunk-mean", NUMBERS),
+    Case("truncate", SAME),
+    *refused("error", "halve"),
+    *refused("chunk", truncate=True),
+)
 UNUSED = (Case("anything", SAME), *refused(5))
 PRIORITY = (Case(5, SAME), *refused("high"))
 RAW = (Case(True, NUMBERS), Case(False, SAME), *refused("yes"))
@@ -193,6 +200,12 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
                 *refused(-2),
                 *refused(3, truncate="NONE"),
             ),
+            "overflow": (*OVERFLOW, *refused("chunk", late_chunking=True)),
+            "late_chunking": (
+                Case(True, NUMBERS, {"input": ["hello", "a vector"]}),
+                Case(False, SAME),
+                *refused(True, "yes"),
+            ),
             "normalized": NORMALIZE,
             "normalize": (*NORMALIZE, *refused(True, normalized=False)),
             "return_multivector": (Case(False, SAME), *refused(True)),
@@ -245,6 +258,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "prompt": (Case("list of ", NUMBERS), *refused(5), *refused("a", prompt_name="query")),
             "truncate": CUT,
             "truncation_direction": SIDE,
+            "overflow": (*OVERFLOW, *refused("chunk", outputs=["hidden"])),
             "dimensions": DIMENSIONS,
             "normalize": NORMALIZE,
             "dtype": (Case("float32", SAME), Case("int8", NUMBERS), *refused("float64")),

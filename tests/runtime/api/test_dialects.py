@@ -280,7 +280,7 @@ async def test_hidden_states_that_are_not_finite_are_a_500() -> None:
 
 
 async def test_more_text_than_can_be_listed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedserve_runtime.service.service.MAX_LISTED_CHARACTERS", 5)
+    monkeypatch.setattr("embedserve_runtime.service.limits.MAX_LISTED_CHARACTERS", 5)
     body = {"inputs": ["hello", "world"]}
     assert (await post("/tokenize", body)).status_code == 422
     assert (await post("/v1/encode", body | {"outputs": ["tokens"]})).status_code == 422

@@ -10,6 +10,7 @@ input_types            query or document, in the words of all dialects
 embedding_options      the fields of `/v1/embeddings`, in the words of several APIs
 inputs                 what all dialects read from a request
 encoding               vectors to JSON and base64
+chunked_answers        vectors of texts in chunks
 native_response        the results of `/v1/encode`
 vector_store_formats   vectors as vector stores read them
 responses              answers whose body is bytes

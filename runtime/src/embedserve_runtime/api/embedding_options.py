@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer
 from embedserve_runtime.api.inputs import agree, check_dimensions
 from embedserve_runtime.api.schemas.base import EmbeddingType
 from embedserve_runtime.api.schemas.openai import EmbeddingsBody
+from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantization import Precision
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.tokenizing import Side
+
+ChunkedOverflow = Literal["chunk", "chunk-mean"]
 
 PRECISIONS: Mapping[EmbeddingType, Precision] = {
     "float": Precision.FLOAT32,
@@ -22,11 +26,18 @@ PRECISIONS: Mapping[EmbeddingType, Precision] = {
 }
 # Most requests have no others, and are read without a look at the rest.
 _COMMON_FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
+TRUNCATES: Mapping[str, bool] = {"truncate": True, "error": False}
+"""What `overflow` says of truncation."""
+CHUNKED: Mapping[str, ChunkedOverflow] = {"chunk": "chunk", "chunk-mean": "chunk-mean"}
 _SIDES: Mapping[str, Side] = {"START": "left", "END": "right"}
 
 
 class EmbeddingOptions(NamedTuple):
-    """The options of a body. dimensions, truncate, side, max_tokens, normalize: the same as in `EmbedQuery`."""
+    """The options of a body.
+
+    dimensions, truncate, side, max_tokens, normalize: the same as in `EmbedQuery`. overflow: how long inputs are
+    chunked, if they are.
+    """
 
     dimensions: int | None
     as_base64: bool
@@ -35,6 +46,13 @@ class EmbeddingOptions(NamedTuple):
     side: Side | None = None
     max_tokens: int | None = None
     normalize: bool = True
+    overflow: ChunkedOverflow | None = None
+    late_chunking: bool = False
+
+    @property
+    def row_writer(self) -> RowWriter:
+        """The writer of rows as plain arrays."""
+        return (get_base64_writer if self.as_base64 else get_number_writer)(self.precision)
 
 
 def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOptions:
@@ -54,6 +72,7 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
         truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,
         truncation=body.truncation,
         truncate_prompt_tokens=None if max_tokens is None else True,
+        overflow=TRUNCATES.get(body.overflow or ""),
     )
     normalize = agree(normalized=body.normalized, normalize=body.normalize)
     return EmbeddingOptions(
@@ -64,4 +83,18 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
         side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
         max_tokens=None if max_tokens == -1 else max_tokens,
         normalize=normalize is not False,
+        overflow=read_chunked_overflow(body.overflow, truncate, late_chunking=body.late_chunking),
+        late_chunking=bool(body.late_chunking),
     )
+
+
+def read_chunked_overflow(
+    overflow: str | None, truncate: bool | None, *, late_chunking: bool | None = None
+) -> ChunkedOverflow | None:
+    """Return how long inputs are chunked; None where they are not. Raises InvalidInput where the request says that they
+    are truncated or refused, too."""
+    if overflow is None or overflow not in CHUNKED:
+        return None
+    if truncate is not None or late_chunking:
+        raise InvalidInput(f"`overflow`: {overflow} neither truncates nor is it late chunking; leave one out")
+    return CHUNKED[overflow]

@@ -8,6 +8,9 @@ Every dialect of the API comes through here, so what a request means is decided 
     types           requests and results
     micro_batching  small queries, many at a time
     roles           the role of inputs, and their prompt
+    chunking        long texts in chunks, parts of one text
+    pair_budgets    pairs cut to budgets of tokens
+    limits          requests that would take too much memory
     spans           the tokens of parts of a text
     postprocessing  results of the engine to those of a request
     ranking         documents in order, by pairs or by token vectors
@@ -18,10 +21,12 @@ Every dialect of the API comes through here, so what a request means is decided 
 
 from __future__ import annotations
 
+from embedserve_runtime.service.chunking import average_chunks, embed_late_chunks
 from embedserve_runtime.service.ranking import rank
 from embedserve_runtime.service.relevance import Measure, RelevanceQuery, RelevanceResult, compute_relevance
 from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
 from embedserve_runtime.service.types import (
+    ChunkedResult,
     EmbedQuery,
     EmbedResult,
     Pair,
@@ -34,6 +39,7 @@ from embedserve_runtime.service.types import (
 
 __all__ = [
     "TOKENIZER_THREADS",
+    "ChunkedResult",
     "EmbedQuery",
     "EmbedResult",
     "EmbeddingService",
@@ -46,6 +52,8 @@ __all__ = [
     "ScoreResult",
     "Timings",
     "Usage",
+    "average_chunks",
     "compute_relevance",
+    "embed_late_chunks",
     "rank",
 ]

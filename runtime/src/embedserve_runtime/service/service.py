@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
+import numpy as np
+
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, get_lengths
 from embedserve_runtime.engines.results import Output, Results
@@ -23,11 +25,14 @@ from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
+from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
-from embedserve_runtime.service.postprocessing import check_finite, postprocess_outputs
+from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
+from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
 from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
 from embedserve_runtime.service.types import (
+    ChunkedResult,
     EmbedQuery,
     EmbedResult,
     Pair,
@@ -36,7 +41,13 @@ from embedserve_runtime.service.types import (
     Timings,
     Usage,
 )
-from embedserve_runtime.tokenizing import Input, InputEncoders, TextTokenizer, Token, TruncationRules
+from embedserve_runtime.tokenizing import (
+    InputEncoders,
+    TextEncoder,
+    TextTokenizer,
+    Token,
+    TruncationRules,
+)
 from embedserve_runtime.tokenizing.input_encoders import InputEncoder
 
 T = TypeVar("T")
@@ -45,12 +56,8 @@ Arguments = TypeVarTuple("Arguments")
 # Work up to these sizes is done on the event loop, where it is cheaper than the hop to a thread: some 0.2 ms each.
 MAX_INLINE_CHARACTERS = MAX_CHARACTERS
 MAX_INLINE_BYTES = 4 * 131_072
-# For requests whose tokens are listed one by one: some 200 MB of objects.
-MAX_LISTED_CHARACTERS = 1_000_000
 # The library tokenizes in parallel; the second thread keeps a small request from waiting for a large one.
 TOKENIZER_THREADS = 2
-# Tokens of a document that stay where a request with token budgets has a query that leaves no room for them.
-MIN_DOCUMENT_TOKENS = 64
 OUTPUT_NAMES = {
     Output.DENSE: "dense vectors",
     Output.LOGITS: "scores",
@@ -111,7 +118,7 @@ class EmbeddingService:
             self._compute_deadline(started, query.timeout),
         )
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
-            self._check_hidden(sum(map(len, sequences)))
+            check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
         wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
         request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes)
@@ -126,6 +133,34 @@ class EmbeddingService:
             finished.multi_vectors,
             finished.hidden,
             finished.chunks,
+            usage,
+        )
+
+    async def embed_chunks(self, query: EmbedQuery) -> ChunkedResult:
+        """Embed texts that may be longer than the model takes in chunks, each by a vector of its own.
+
+        Raises any RequestError.
+        """
+        started = self._clock()
+        self._check_embed(query)
+        check_listing_size(query.inputs)
+        encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
+        texts = [text for text in query.inputs if isinstance(text, str)]
+        if len(texts) != len(query.inputs) or not isinstance(encoder, TextEncoder):
+            raise InvalidInput("`overflow` in chunks takes texts, for a model with a vector of each")
+        split = await self._run_until(
+            self._compute_deadline(started, query.timeout),
+            lambda: encoder.split(texts, prompt, self._truncation_rules(query)),
+        )
+        request = BatchRequest([chunk.sequence for chunks in split for chunk in chunks], Output.DENSE)
+        results, usage = await self._submit(request, sum(map(len, texts)), started, query.timeout)
+        assert results.dense is not None, "asked for"
+        rows = await self.run_in_thread(postprocess_dense, self.card, results.dense, query)
+        bounds = np.cumsum([len(chunks) for chunks in split])[:-1]
+        return ChunkedResult(
+            np.split(rows, bounds),
+            [[(chunk.start, chunk.stop) for chunk in chunks] for chunks in split],
+            [[chunk.tokens for chunk in chunks] for chunks in split],
             usage,
         )
 
@@ -147,14 +182,14 @@ class EmbeddingService:
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
         """Return the tokens that `embed` makes of the inputs, with their places in prompt + input."""
         self._check_embed(query)
-        _check_listing_size(query.inputs)
+        check_listing_size(query.inputs)
         encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
         return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
         """All tokens of each text, uncut, with their places in prompt + text, by the tokenizer of what they are."""
         self.check_count(len(query.inputs))
-        _check_listing_size(query.inputs)
+        check_listing_size(query.inputs)
         tokenizer, prompt = self._reader(query), self.resolve_prompt(query)
         texts = [text for text in query.inputs if isinstance(text, str)]
         return await self._run_until(
@@ -234,14 +269,6 @@ class EmbeddingService:
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
             raise InvalidInput("this model judges a document by a query; send pairs of texts")
         return head
-
-    def _check_hidden(self, tokens: int) -> None:
-        size = tokens * self.card.encoder.hidden_size * 4
-        if size > self.batching.max_hidden_bytes:
-            raise BatchTooLarge(
-                f"the states of {tokens} tokens take {size} bytes; one request may ask for "
-                f"{self.batching.max_hidden_bytes}. Send fewer or shorter inputs"
-            )
 
     def check_ranks(self) -> None:
         """Raise WrongModelKind when the model is not a reranker."""
@@ -356,28 +383,6 @@ class EmbeddingService:
 
     async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-
-def shorten_pairs(
-    tokenizer: TextTokenizer, pairs: Sequence[Pair], query_tokens: int | None, document_tokens: int | None
-) -> list[Pair]:
-    """Cut the texts of pairs to so many tokens; None leaves them."""
-    queries = [*dict.fromkeys(pair.first for pair in pairs)]
-    shortened = queries if query_tokens is None else tokenizer.shorten(queries, query_tokens)
-    known = dict(zip(queries, shortened, strict=True))
-    documents = [pair.second for pair in pairs]
-    if document_tokens is not None:
-        documents = tokenizer.shorten(documents, document_tokens)
-    return [Pair(known[pair.first], document) for pair, document in zip(pairs, documents, strict=True)]
-
-
-def _check_listing_size(inputs: Sequence[Input]) -> None:
-    """Raise BatchTooLarge for texts whose tokens are too many to list: each takes a Python object."""
-    characters = sum(map(len, inputs))
-    if characters > MAX_LISTED_CHARACTERS:
-        raise BatchTooLarge(
-            f"tokens are listed for {MAX_LISTED_CHARACTERS} characters in one request, got {characters}"
-        )
 
 
 def _name_outputs(outputs: Output) -> str:

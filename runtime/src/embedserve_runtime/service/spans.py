@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.late_chunking import Span, find_tokens_in_span
@@ -23,6 +22,14 @@ SpanTokens = Sequence[NDArray[np.intp]]
 MAX_SPANS = 16_384
 
 
+class SpanWithoutTokens(InvalidInput):
+    """A span of an input covers no token. number: that of the span in its input."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 def check_spans(card: ModelCard, query: EmbedQuery) -> None:
     """Check that the spans can be pooled. Raises InvalidInput, WrongModelKind."""
     if query.spans is None:
@@ -30,7 +37,8 @@ def check_spans(card: ModelCard, query: EmbedQuery) -> None:
     pipeline = select_card(card, query).pipeline
     if Output.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
         raise WrongModelKind(
-            "spans are pooled by the mean of hidden states; this model makes its vectors in another way"
+            "parts of a text (`spans`, `late_chunking`) are pooled by the mean of hidden states; this model makes its "
+            "vectors in another way"
         )
     if len(query.spans) != len(query.inputs):
         raise InvalidInput(
@@ -55,21 +63,19 @@ def find_span_tokens(
 ) -> SpanTokens:
     """Find the tokens of each span of an input.
 
-    tokens: those of the input, with places in prompt + input. Raises InvalidInput for a span without tokens.
+    tokens: those of the input, with places in prompt + input. Raises SpanWithoutTokens.
     """
     offsets = np.array([_input_offsets(token, prompt_length) for token in tokens], dtype=np.int32).reshape(
         -1, 2
     )
-    return [_find_tokens(offsets, span, index) for span in spans]
-
-
-def _find_tokens(offsets: Int32Array, span: Span, index: int) -> NDArray[np.intp]:
-    found = find_tokens_in_span(offsets, span)
-    if not len(found):
-        raise InvalidInput(
-            f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was cut "
-            "before it"
-        )
+    found = [find_tokens_in_span(offsets, span) for span in spans]
+    for number, (span, span_tokens) in enumerate(zip(spans, found, strict=True)):
+        if not len(span_tokens):
+            raise SpanWithoutTokens(
+                f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was "
+                "cut before it",
+                number,
+            )
     return found
 
 

@@ -94,6 +94,20 @@ class EmbedResult(Struct, frozen=True):
     usage: Usage
 
 
+class ChunkedResult(Struct, frozen=True):
+    """The vectors of texts in chunks, a list for each text.
+
+    vectors: float32, (chunks, dimensions). spans: where each chunk lies in the text, in code points. tokens: how many
+    tokens of the text each chunk has. means: float32, (texts, dimensions), where they were asked for.
+    """
+
+    vectors: Sequence[FloatArray]
+    spans: Sequence[Sequence[Span]]
+    tokens: Sequence[Sequence[int]]
+    usage: Usage
+    means: FloatArray | None = None
+
+
 class Pair(NamedTuple):
     """Two texts that the model reads as one sequence."""
 

@@ -8,6 +8,7 @@ docs/tokenizing.md has the rules of truncation.
     pairs               pairs of texts, by the tokenizer's template
     templates           pairs in the prompt template of a causal reranker
     truncation          which tokens stay
+    chunks              long texts in parts that fit
     length_limit        single texts and id arrays, truncated to a length
     backend             the tokenizers library, thread-safe and bounded in memory
     tokenizer_json      what truncation depends on, read from that file
@@ -22,7 +23,8 @@ Calls block for as long as tokenizing takes: `service` keeps long ones off the e
 from __future__ import annotations
 
 from embedserve_runtime.tokenizing.backend import MAX_SEQUENTIAL_CHARACTERS, MAX_SLICE_TEXTS, Token
-from embedserve_runtime.tokenizing.input_encoders import InputEncoders
+from embedserve_runtime.tokenizing.chunks import TextChunk
+from embedserve_runtime.tokenizing.input_encoders import InputEncoders, TextEncoder
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
 from embedserve_runtime.tokenizing.truncation import Side, TruncationRules
@@ -34,6 +36,8 @@ __all__ = [
     "InputEncoders",
     "Side",
     "TemplateEncoder",
+    "TextChunk",
+    "TextEncoder",
     "TextTokenizer",
     "Token",
     "TruncationRules",

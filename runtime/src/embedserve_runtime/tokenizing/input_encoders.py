@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import QueryExpansion
 from embedserve_runtime.tokenizing.backend import Token
+from embedserve_runtime.tokenizing.chunks import TextChunk
 from embedserve_runtime.tokenizing.texts import Input, TextTokenizer
 from embedserve_runtime.tokenizing.truncation import TruncationRules
 
@@ -65,13 +67,29 @@ class TextEncoder:
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
-        unpooled = 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
+        unpooled = self._count_unpooled(prompt)
         if not unpooled and not self.queries:
             return sequences
         return [
             TokenSequence(ids, unpooled=unpooled if isinstance(item, str) else 0, query=self.queries)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
+
+    def split(self, texts: Sequence[str], prompt: str, rules: TruncationRules) -> list[list[TextChunk]]:
+        """Split each text into chunks of at most the length that `encode` truncates to.
+
+        Raises EmptyInput, InputTooLong, InvalidInput.
+        """
+        split = self.tokenizer.limited_to(rules.max_tokens).split(texts, prompt)
+        unpooled = self._count_unpooled(prompt)
+        if not unpooled and not self.queries:
+            return split
+        return [
+            [replace(chunk, unpooled=unpooled, query=self.queries) for chunk in chunks] for chunks in split
+        ]
+
+    def _count_unpooled(self, prompt: str) -> int:
+        return 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
         return self.tokenizer.limited_to(rules.max_tokens).locate(inputs, prompt, rules)

@@ -28,6 +28,7 @@ from embedserve_runtime.tokenizing.backend import (
     UnreadableText,
     split_into_slices,
 )
+from embedserve_runtime.tokenizing.chunks import TextChunk, split_text
 from embedserve_runtime.tokenizing.embedding_rows import EmbeddingRows, check_ids
 from embedserve_runtime.tokenizing.length_limit import LengthLimit
 from embedserve_runtime.tokenizing.pairs import PairEncoder
@@ -182,6 +183,12 @@ class TextTokenizer:
         sequences = [next(fitted)[0] if ids is None else ids for ids in known]
         self._rows.check_texts(sequences)
         return sequences
+
+    def split(self, texts: Sequence[str], prompt: str) -> list[list[TextChunk]]:
+        """Split each text into chunks that fit, in order. Raises EmptyInput, InputTooLong, InvalidInput."""
+        split = [split_text(self._backend, self._limit, *numbered, prompt) for numbered in enumerate(texts)]
+        self._rows.check_texts([chunk.ids for chunks in split for chunk in chunks])
+        return split
 
     def encode_pairs(
         self,

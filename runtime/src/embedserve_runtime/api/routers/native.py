@@ -11,12 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
+from embedserve_runtime.api.embedding_options import TRUNCATES, ChunkedOverflow, read_chunked_overflow
 from embedserve_runtime.api.input_types import read_input_prompt
-from embedserve_runtime.api.inputs import read_inputs, request_options, truncation_side
+from embedserve_runtime.api.inputs import agree, read_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
     FLOAT_PRECISIONS,
     OutputFormat,
+    check_chunks,
     resolve_format,
     write_results,
 )
@@ -27,7 +29,13 @@ from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.heads.quantization import Precision
-from embedserve_runtime.service import EmbeddingService, EmbedQuery, EmbedResult
+from embedserve_runtime.service import (
+    EmbeddingService,
+    EmbedQuery,
+    EmbedResult,
+    average_chunks,
+)
+from embedserve_runtime.service.postprocessing import NO_ROWS
 from embedserve_runtime.tokenizing import Input, Token
 
 BYTES = b"application/octet-stream"
@@ -58,6 +66,9 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     output_format = resolve_format(body, service)
     _check_outputs(body, wanted, output_format.precision, as_bytes=as_bytes)
     query = _build_query(request, body, service, wanted)
+    if (overflow := read_chunked_overflow(body.overflow, body.truncate)) is not None:
+        _check_chunked(body, wanted, as_bytes=as_bytes)
+        return await _answer_chunks(request, service, query, overflow, output_format)
     # Refuses too much text before the engine works for it.
     lists_tokens = body.outputs is not None and "tokens" in body.outputs
     tokens = await service.locate(query) if lists_tokens else None
@@ -65,10 +76,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     if as_bytes:
         return await _bytes_response(request, service, embedded, output_format)
     members = [
-        b'"model":' + orjson.dumps(get_server_context(request).model_name),
-        b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"dtype":' + orjson.dumps(output_format.precision),
-        b'"encoding":' + orjson.dumps(output_format.encoding),
+        *_write_head(request, service, output_format),
         b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
         *await write_results(output_format, wanted, service, embedded),
     ]
@@ -85,7 +93,7 @@ def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, 
     prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
-        truncate=body.truncate,
+        truncate=agree(truncate=body.truncate, overflow=TRUNCATES.get(body.overflow or "")),
         side=truncation_side(body.truncation_direction),
         prompt_name=prompt.name,
         prompt=prompt.text,
@@ -120,6 +128,49 @@ def _check_outputs(body: EncodeBody, wanted: Output, precision: Precision, *, as
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
     if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
+
+
+def _check_chunked(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
+    if wanted is not Output.DENSE or as_bytes or body.spans is not None or "tokens" in (body.outputs or ()):
+        raise InvalidInput(
+            f"`overflow`: {body.overflow} gives dense vectors only, as JSON; leave other outputs out"
+        )
+
+
+async def _answer_chunks(
+    request: Request,
+    service: EmbeddingService,
+    query: EmbedQuery,
+    overflow: ChunkedOverflow,
+    output_format: OutputFormat,
+) -> Response:
+    """Answer with the vectors of the inputs' chunks, or with their means. Raises any RequestError."""
+    if overflow == "chunk":
+        check_chunks(output_format.precision, output_format.ranges)
+    chunked = await service.embed_chunks(query)
+    if overflow == "chunk-mean":
+        chunked = average_chunks(service.card, query, chunked)
+    dense = NO_ROWS if chunked.means is None else chunked.means
+    chunks = chunked.vectors if chunked.means is None else ()
+    embedded = EmbedResult(dense, (), (), (), chunks, chunked.usage)
+    wanted = Output(0) if chunked.means is None else Output.DENSE
+    members = [
+        *_write_head(request, service, output_format),
+        b'"token_counts":' + orjson.dumps([sum(tokens) for tokens in chunked.tokens]),
+        *await write_results(output_format, wanted, service, embedded),
+        b'"chunk_spans":' + orjson.dumps(chunked.spans),
+    ]
+    return result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
+
+
+def _write_head(request: Request, service: EmbeddingService, output_format: OutputFormat) -> list[bytes]:
+    """Write the members that every answer begins with."""
+    return [
+        b'"model":' + orjson.dumps(get_server_context(request).model_name),
+        b'"vector_space":' + orjson.dumps(service.card.vector_space),
+        b'"dtype":' + orjson.dumps(output_format.precision),
+        b'"encoding":' + orjson.dumps(output_format.encoding),
+    ]
 
 
 async def _bytes_response(

@@ -9,8 +9,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from embedserve_runtime.api.chunked_answers import write_openai_chunks
 from embedserve_runtime.api.context import ServerContext, get_context, get_server_context, get_service
-from embedserve_runtime.api.embedding_options import read_embedding_options
+from embedserve_runtime.api.embedding_options import EmbeddingOptions, read_embedding_options
 from embedserve_runtime.api.encoding import get_openai_writer, write_rows
 from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.input_types import read_input_prompt, split_model_name
@@ -27,7 +28,13 @@ from embedserve_runtime.api.schemas.openai import (
     OpenAIModelList,
 )
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.service import EmbedQuery
+from embedserve_runtime.service import (
+    EmbeddingService,
+    EmbedQuery,
+    Usage,
+    average_chunks,
+    embed_late_chunks,
+)
 
 STARTED = int(time.time())
 """The time at which this process was started, which OpenAI's clients see as the creation of the model."""
@@ -58,14 +65,26 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
         timeout=options.timeout,
         role=prompt.role,
     )
-    embedded = await service.embed(query)
-    writer = get_openai_writer(wanted.precision, as_base64=wanted.as_base64)
-    rows = await write_rows(embedded.dense, writer)
-    tokens = embedded.usage.tokens
+    rows, used = await _embed(service, query, wanted)
+    tokens = used.tokens
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     model = orjson.dumps(get_server_context(request).model_name)
     content = b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (rows, model, usage)
-    return result_response(request, service, content, embedded.usage)
+    return result_response(request, service, content, used)
+
+
+async def _embed(
+    service: EmbeddingService, query: EmbedQuery, wanted: EmbeddingOptions
+) -> tuple[bytes, Usage]:
+    """Embed the inputs and write the items of the answer. Raises any RequestError."""
+    if wanted.overflow is not None:
+        chunked = await service.embed_chunks(query)
+        if wanted.overflow == "chunk-mean":
+            chunked = average_chunks(service.card, query, chunked)
+        return await write_openai_chunks(chunked, wanted.row_writer), chunked.usage
+    embedded = await (embed_late_chunks(service, query) if wanted.late_chunking else service.embed(query))
+    writer = get_openai_writer(wanted.precision, as_base64=wanted.as_base64)
+    return await write_rows(embedded.dense, writer), embedded.usage
 
 
 def _check_token_ids(server: ServerContext) -> None:

@@ -96,6 +96,15 @@ Truncate = Annotated[
         examples=[True],
     ),
 ]
+Overflow = Annotated[
+    Literal["truncate", "error", "chunk-mean", "chunk"] | None,
+    Field(
+        description="What becomes of inputs that are longer than the model takes. chunk: each is split into parts that "
+        "fit, with a vector each. chunk-mean: the mean of these vectors, weighted by the parts' tokens. null: as "
+        "`truncate` says.",
+        examples=["chunk-mean"],
+    ),
+]
 Direction = Annotated[
     Literal["Left", "left", "Right", "right"] | None,
     Field(description="The side that is cut off; null means Right.", examples=["Right"]),

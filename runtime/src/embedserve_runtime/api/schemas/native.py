@@ -16,6 +16,7 @@ from embedserve_runtime.api.schemas.base import (
     Inputs,
     ModelId,
     ModelName,
+    Overflow,
     Positive,
     Truncate,
     TypedInputs,
@@ -69,6 +70,7 @@ class EncodeBody(TypedInputs):
     )
     truncate: Truncate = None
     truncation_direction: Direction = None
+    overflow: Overflow = None
     dimensions: Dimensions = None
     normalize: bool | None = Field(
         None, description="Scale each dense vector to length 1; null does as the model says.", examples=[True]
@@ -179,6 +181,12 @@ class EncodeAnswer(ApiModel):
     chunks: list[list[list[float] | str]] | None = Field(
         None,
         exclude_if=is_none,
-        description="Comes with `spans`: of each input a vector for each of its spans.",
+        description="Comes with `spans` and `overflow: chunk`: of each input a vector for each of its parts.",
         examples=[[[[0.6, 0.8], [0.8, 0.6]]]],
+    )
+    chunk_spans: list[list[list[int]]] | None = Field(
+        None,
+        exclude_if=is_none,
+        description="Comes with `overflow`: where each chunk of each input lies, start and end in code points.",
+        examples=[[[[0, 1800], [1801, 2400]]]],
     )

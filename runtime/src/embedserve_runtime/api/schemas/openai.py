@@ -18,9 +18,11 @@ from embedserve_runtime.api.schemas.base import (
     Inputs,
     ModelId,
     ModelName,
+    Overflow,
     Positive,
     Reason,
     TypedInputs,
+    is_none,
 )
 from embedserve_runtime.api.schemas.compatibility import done, ignored, refused
 
@@ -78,6 +80,13 @@ class EmbeddingsBody(TypedInputs):
         description="Cut inputs to so many tokens, special tokens included; -1 for what the model takes.",
         examples=[512],
     )
+    overflow: Annotated[Overflow, done("Embedserve")] = None
+    late_chunking: Annotated[bool | None, done("Jina")] = Field(
+        None,
+        description="Read all inputs as one text, and give each the mean of its tokens' states, which have seen the "
+        "others; null means false.",
+        examples=[True],
+    )
     normalized: Annotated[bool | None, done("Jina")] = Field(
         None, description="Scale each vector to length 1; null means true.", examples=[True]
     )
@@ -116,6 +125,24 @@ class EmbeddingItem(ApiModel):
     index: Index
     embedding: list[float] | str = Field(
         description="The vector, as `encoding_format` asks for it.", examples=[[0.6, 0.8]]
+    )
+    chunks: int | None = Field(
+        None,
+        exclude_if=is_none,
+        description="Comes with `overflow: chunk-mean`: of how many parts it is the mean.",
+        examples=[3],
+    )
+    chunk: int | None = Field(
+        None,
+        exclude_if=is_none,
+        description="Comes with `overflow: chunk`: the number of the part of the input, from 0.",
+        examples=[0],
+    )
+    start: int | None = Field(
+        None, exclude_if=is_none, description="Code point at which the part begins.", examples=[0]
+    )
+    end: int | None = Field(
+        None, exclude_if=is_none, description="Code point before which the part ends.", examples=[1800]
     )
 
 

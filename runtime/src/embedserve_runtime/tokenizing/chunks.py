@@ -1,0 +1,67 @@
+"""Splits long texts into chunks that each fit into the model."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
+from embedserve_runtime.errors import EmptyInput, InputTooLong
+from embedserve_runtime.tokenizing.backend import TokenizerBackend
+from embedserve_runtime.tokenizing.length_limit import LengthLimit
+
+
+class TextChunk(Struct, frozen=True, eq=False):
+    """A part of a text as a sequence of its own.
+
+    ids: int32, with prompt and special tokens. tokens: the number of tokens of the text itself. start, stop: the part
+    of the text that they come from, in code points. unpooled, query: the same as in `TokenSequence`.
+    """
+
+    ids: Int32Array
+    tokens: int
+    start: int
+    stop: int
+    unpooled: int = 0
+    query: bool = False
+
+    @property
+    def sequence(self) -> Tokens:
+        if not self.unpooled and not self.query:
+            return self.ids
+        return TokenSequence(self.ids, unpooled=self.unpooled, query=self.query)
+
+
+def split_text(
+    backend: TokenizerBackend, limit: LengthLimit, index: int, text: str, prompt: str
+) -> list[TextChunk]:
+    """Split a text into as few chunks as hold its tokens, in their order, each with the prompt before it.
+
+    The tokens are those of prompt + text as a whole; all chunks but the last are full. The text is tokenized whole: its
+    length has to be bounded before. Raises EmptyInput and InputTooLong, naming the input by its index.
+    """
+    encoding = backend.tokenizer.encode(prompt + text, add_special_tokens=False)
+    ids = np.array(encoding.ids, dtype=np.int32)
+    stops = [stop for _, stop in encoding.offsets]
+    of_prompt = next((number for number, stop in enumerate(stops) if stop > len(prompt)), len(ids))
+    size = limit.room - of_prompt
+    if of_prompt == len(ids):
+        raise EmptyInput(f"input {index} has no tokens after normalising")
+    if size < 1:
+        raise InputTooLong(
+            f"input {index}: a prompt of {of_prompt} tokens leaves no room for a text in the {limit.max_length} that "
+            "the model takes"
+        )
+    chunks = []
+    for first in range(of_prompt, len(ids), size):
+        part = ids[first : first + size]
+        last = first + len(part) - 1
+        chunks.append(
+            TextChunk(
+                np.concatenate((backend.head, ids[:of_prompt], part, backend.tail)),
+                len(part),
+                max(0, encoding.offsets[first][0] - len(prompt)),
+                stops[last] - len(prompt),
+            )
+        )
+    return chunks
