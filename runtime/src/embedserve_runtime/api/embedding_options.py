@@ -83,12 +83,12 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
         side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
         max_tokens=None if max_tokens == -1 else max_tokens,
         normalize=normalize is not False,
-        overflow=chunked_overflow(body.overflow, truncate, late_chunking=body.late_chunking),
+        overflow=read_chunked_overflow(body.overflow, truncate, late_chunking=body.late_chunking),
         late_chunking=bool(body.late_chunking),
     )
 
 
-def chunked_overflow(
+def read_chunked_overflow(
     overflow: str | None, truncate: bool | None, *, late_chunking: bool | None = None
 ) -> ChunkedOverflow | None:
     """Return how long inputs are chunked; None where they are not. Raises InvalidInput where the request says that they

@@ -67,7 +67,7 @@ class TextEncoder:
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
-        unpooled = self._count_unpooled_tokens(prompt)
+        unpooled = self._count_unpooled(prompt)
         if not unpooled and not self.queries:
             return sequences
         return [
@@ -81,14 +81,14 @@ class TextEncoder:
         Raises EmptyInput, InputTooLong, InvalidInput.
         """
         split = self.tokenizer.limited_to(rules.max_tokens).split(texts, prompt)
-        unpooled = self._count_unpooled_tokens(prompt)
+        unpooled = self._count_unpooled(prompt)
         if not unpooled and not self.queries:
             return split
         return [
             [replace(chunk, unpooled=unpooled, query=self.queries) for chunk in chunks] for chunks in split
         ]
 
-    def _count_unpooled_tokens(self, prompt: str) -> int:
+    def _count_unpooled(self, prompt: str) -> int:
         return 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
-from embedserve_runtime.api.embedding_options import TRUNCATES, ChunkedOverflow, chunked_overflow
+from embedserve_runtime.api.embedding_options import TRUNCATES, ChunkedOverflow, read_chunked_overflow
 from embedserve_runtime.api.input_types import read_input_prompt
 from embedserve_runtime.api.inputs import agree, read_inputs, request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
@@ -66,7 +66,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     output_format = resolve_format(body, service)
     _check_outputs(body, wanted, output_format.precision, as_bytes=as_bytes)
     query = _build_query(request, body, service, wanted)
-    if (overflow := chunked_overflow(body.overflow, body.truncate)) is not None:
+    if (overflow := read_chunked_overflow(body.overflow, body.truncate)) is not None:
         _check_chunked(body, wanted, as_bytes=as_bytes)
         return await _answer_chunks(request, service, query, overflow, output_format)
     # Refuses too much text before the engine works for it.
