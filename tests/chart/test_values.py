@@ -45,14 +45,17 @@ def no_flags(place: str, *usual: str) -> dict[str, Any]:
 
 
 def subjects(account: str) -> dict[str, Any]:
-    """Another account that the rights are given to."""
+    """Another account that the rights are given to, and that is held to one label of pods."""
     subject = {"kind": "ServiceAccount", "name": account, "namespace": "system"}
     bindings = ("ClusterRoleBinding embedserve-operator", "ClusterRoleBinding embedserve-operator-nodes")
-    return {
+    policy = "ValidatingAdmissionPolicy embedserve-operator-pods.spec.matchConditions[by-the-operator]"
+    given = {
         f"{binding}.subjects[{name}]": value
         for binding in (*bindings, "RoleBinding embedserve-operator")
         for name, value in (("embedserve-operator", GONE), (account, subject))
     }
+    held = f"request.userInfo.username == 'system:serviceaccount:system:{account}'"
+    return {**given, f"{policy}.expression": held}
 
 
 CASES = [
@@ -296,7 +299,8 @@ def test_named_namespaces_are_watched_and_looked_at_by_the_preflight(template: T
         rendered(template, {}), rendered(template, {"watch": {"namespaces": ["search", "chat"]}})
     )
     named = ("--watch-namespace=search", "--watch-namespace=chat")
-    pods = {path: value for path, value in found.items() if not path.startswith(("ClusterRole", "Role"))}
+    rights = ("ClusterRole", "Role", "ValidatingAdmissionPolicy")
+    pods = {path: value for path, value in found.items() if not path.startswith(rights)}
     assert pods == flags(OPERATOR, *named) | flags(f"{PREFLIGHT}.containers[preflight]", *named)
 
 
