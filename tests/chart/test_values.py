@@ -209,6 +209,11 @@ CASES = [
     ),
     pytest.param({"replicas": 3}, {f"{DEPLOYMENT}.spec.replicas": 3}, id="there are as many operators"),
     pytest.param(
+        {"logFormat": "json"},
+        {**flags(OPERATOR, "--log-format=json"), **no_flags(OPERATOR, "--log-format=text")},
+        id="the log is for programs",
+    ),
+    pytest.param(
         {"logLevel": "debug"},
         no_flags(OPERATOR, "--log-level=info") | flags(OPERATOR, "--log-level=debug"),
         id="the operator logs at the level",
@@ -320,7 +325,7 @@ def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
     found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "labels": labels}}})
     (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
     assert labels.items() <= made["metadata"]["labels"].items()
-    (group,) = made["spec"]["groups"]
+    group, _ = made["spec"]["groups"]
     assert {one["alert"]: (one["expr"], one["for"], one["labels"]["severity"]) for one in group["rules"]} == {
         "EmbeddingServiceNotReady": ("min by (namespace, pod) (embedserve_ready) == 0", "15m", "warning"),
         "EmbeddingServiceQueueIsLong": (
@@ -356,3 +361,31 @@ def test_on_openshift_the_platform_chooses_the_user_of_every_pod(template: Templ
     assert "fsGroup:" not in found
     assert "--run-as=platform" in found
     assert found.count("runAsNonRoot: true") == template(*flagged[2:]).count("runAsUser: 65532")
+
+
+def test_every_alert_links_to_what_to_do_about_it(template: Template) -> None:
+    page = (CHART.parents[1] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    base = "https://docs.example/alerts"
+    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": base}}})
+    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
+    alerts = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    assert len(alerts) == page.count("\n## ")
+    for alert in alerts:
+        assert f"\n## {alert['alert']}\n" in page
+        assert alert["annotations"]["runbook_url"] == f"{base}#{alert['alert'].lower()}"
+
+
+def test_the_operator_s_metrics_are_read_where_its_pods_serve_them(template: Template) -> None:
+    found = rendered(template, {"monitoring": {"podMonitor": {"enabled": True, "labels": {"release": "x"}}}})
+    documents = [one for one in yaml.safe_load_all(found) if one]
+    (monitor,) = [one for one in documents if one["kind"] == "PodMonitor"]
+    (deployment,) = [
+        one
+        for one in documents
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == "embedserve-operator"
+    ]
+    pod = deployment["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "x"

@@ -17,6 +17,7 @@ from pathlib import Path
 from embedserve_operator import __version__
 from embedserve_operator.api import crd
 from embedserve_operator.api.status import EmbeddingServiceStatus
+from embedserve_operator.commands.logs import configure_logging
 from embedserve_operator.commands.model import describe_model
 from embedserve_operator.commands.options import (
     add_adapter_options,
@@ -140,7 +141,7 @@ def _run_operator(options: argparse.Namespace) -> int:
     from embedserve_operator.process.operator import run_operator
 
     settings = build_run_settings(options)
-    _configure_logging(options.log_level)
+    configure_logging(options.log_level, options.log_format)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     return asyncio.run(run_operator(settings))
 
@@ -150,7 +151,7 @@ def _run_adapter_command(options: argparse.Namespace) -> int:
     from embedserve_operator.process.adapter import run_adapter
 
     settings = build_adapter_settings(options)
-    _configure_logging(options.log_level)
+    configure_logging(options.log_level, options.log_format)
     return asyncio.run(run_adapter(settings))
 
 
@@ -202,12 +203,6 @@ def _run_in_use(options: argparse.Namespace) -> int:
     else:
         options.output.write_text(content, encoding="utf-8")
     return 0
-
-
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
 
 
 _COMMANDS = {

@@ -14,6 +14,7 @@ import yaml
 from embedserve_operator import __version__
 from embedserve_operator.api.hardware import CLASSES, HardwareClass, merge_classes
 from embedserve_operator.api.types import OPERATOR_CLASS
+from embedserve_operator.commands.logs import LogFormat
 from embedserve_operator.commands.preflight.facts import Expectations, OperatorTarget, Provider
 from embedserve_operator.errors import SettingsError
 from embedserve_operator.settings import (
@@ -261,6 +262,12 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
         default="info",
         choices=["debug", "info", "warning", "error"],
         help="least level logged",
+    )
+    parser.add_argument(
+        "--log-format",
+        default="text",
+        choices=get_args(LogFormat),
+        help="lines for people, or a JSON object a line (default: %(default)s)",
     )
 
 

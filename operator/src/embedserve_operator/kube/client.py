@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -61,9 +62,19 @@ class KubeClient:
     """Holds a connection to the API server. Use it as an asynchronous context manager."""
 
     def __init__(
-        self, *, request_timeout: float, namespaces: tuple[str, ...] = (), resource_selector: str = ""
+        self,
+        *,
+        request_timeout: float,
+        namespaces: tuple[str, ...] = (),
+        resource_selector: str = "",
+        on_request: Callable[[str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`resource_selector` is the label selector of the resources that are listed; empty selects all."""
+        """`resource_selector` is the label selector of the resources that are listed; empty selects all.
+
+        `on_request` is called after each request with its method, the status of the answer (0 without one) and the
+        seconds that it took.
+        """
+        self._on_request = on_request
         self._resource_selector = resource_selector
         self._timeout = request_timeout
         self._namespaces = namespaces
@@ -296,6 +307,7 @@ class KubeClient:
         headers = {"Accept": accept}
         if body is not None:
             headers["Content-Type"] = content_type
+        began, status = time.monotonic(), 0
         try:
             prepared = await self._client.param_serialize(
                 method,
@@ -306,10 +318,13 @@ class KubeClient:
             )
             response = await self._client.call_api(*prepared, _request_timeout=self._timeout)
             answer = await response.read()
+            status = response.status
         except (aiohttp.ClientError, client.ApiException, TimeoutError, OSError) as error:
             message = str(error) or "no answer in time"
             raise UnavailableError(f"{type(error).__name__}: {message}") from error
-        return _parse_response(response.status, answer)
+        finally:
+            self._on_request(method, status, time.monotonic() - began)
+        return _parse_response(status, answer)
 
 
 def _format_bool(value: bool) -> str:

@@ -21,6 +21,7 @@ from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.observe.state import observe
 from embedserve_operator.plan import Plan, make_plan
+from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
@@ -63,7 +64,11 @@ class Controller:
         settings: RenderSettings,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
+        on_pass: Callable[[PassResult, float], None] = lambda *_: None,
     ) -> None:
+        """`on_pass` is called after each pass with what became of it and the seconds that it took."""
+        self._clock = clock
+        self._on_pass = on_pass
         self._kube = kube
         self._objects = objects
         self._cluster = cluster
@@ -170,12 +175,14 @@ class Controller:
             key = await self._queue.get(_IDLE_SECONDS)
             if key is None:
                 continue
-            succeeded = False
+            result: PassResult = "failed"
+            began = self._clock()
             try:
-                succeeded = await self.reconcile(key)
+                result = "succeeded" if await self.reconcile(key) else "incomplete"
             except ApiError as error:
                 log.warning("%s: %s; trying again later", key, error)
             except Exception:
                 log.exception("%s: this pass failed; trying again later", key)
             finally:
-                self._queue.done(key, succeeded=succeeded)
+                self._queue.done(key, succeeded=result == "succeeded")
+                self._on_pass(result, self._clock() - began)

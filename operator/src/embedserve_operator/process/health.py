@@ -1,4 +1,4 @@
-"""This module serves `/healthz` and `/readyz`.
+"""This module serves `/healthz`, `/readyz` and `/metrics`.
 
 The former fails when a loop has stopped, or when nothing answers at all.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 
 @dataclass(slots=True)
@@ -39,12 +40,19 @@ class HeartbeatMonitor:
 
 
 async def serve_health(
-    heartbeats: HeartbeatMonitor, port: int, ready: Callable[[], bool] = lambda: True
+    heartbeats: HeartbeatMonitor,
+    port: int,
+    ready: Callable[[], bool] = lambda: True,
+    format_metrics: Callable[[], bytes] = lambda: b"",
 ) -> web.AppRunner:
     """Answer at every address of the pod until the returned runner is cleaned up.
 
-    `/healthz` says whether the loops are alive, `/readyz` whether requests may be sent to this process.
+    `/healthz` says whether the loops are alive, `/readyz` whether requests may be sent to this process, `/metrics`
+    what `format_metrics` returns.
     """
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=format_metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_request: web.Request) -> web.Response:
         silent = heartbeats.find_silent()
@@ -58,6 +66,7 @@ async def serve_health(
     app = web.Application()
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, port=port).start()

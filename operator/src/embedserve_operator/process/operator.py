@@ -31,6 +31,7 @@ from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.process.controller import Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.leadership import Leadership, run_election
+from embedserve_operator.process.metrics import OperatorMetrics
 from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
@@ -44,6 +45,13 @@ _MAX_WORKER_SILENCE_SECONDS = 600.0
 _MAX_REGISTRAR_SILENCE_SECONDS = 300.0
 _MAX_SILENT_AUDITS = 4
 """A watch that so many audits in a row have found dead is dead."""
+
+
+class Monitors(NamedTuple):
+    """Holds what the process says about itself."""
+
+    heartbeats: HeartbeatMonitor
+    metrics: OperatorMetrics
 
 
 class Clients(NamedTuple):
@@ -61,13 +69,15 @@ async def run_operator(settings: RunSettings) -> int:
     _handle_signals(stop)
     heartbeats = HeartbeatMonitor(loop.time)
     heartbeats.expect("lease", _MAX_LEASE_SILENCE_SECONDS)
-    health = await serve_health(heartbeats, settings.health_port)
+    metrics = OperatorMetrics()
+    health = await serve_health(heartbeats, settings.health_port, format_metrics=metrics.format_page)
     try:
         async with (
             KubeClient(
                 request_timeout=settings.request_timeout,
                 namespaces=settings.namespaces,
                 resource_selector=build_class_selector(settings.operator_class),
+                on_request=metrics.count_request,
             ) as kube,
             PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
             run_election(
@@ -79,10 +89,12 @@ async def run_operator(settings: RunSettings) -> int:
             ) as elector,
         ):
             kube.write_only_while(elector.is_leader)
+            metrics.watch_value("leader", elector.is_leader)
             if not await _run_unless_stopped(stop, elector.acquire()):
                 return 0
             try:
-                return await _work_as_leader(settings, Clients(kube, pod_client), elector, heartbeats, stop)
+                monitors = Monitors(heartbeats, metrics)
+                return await _work_as_leader(settings, Clients(kube, pod_client), elector, monitors, stop)
             finally:
                 await elector.release()
     finally:
@@ -93,12 +105,12 @@ async def _work_as_leader(
     settings: RunSettings,
     clients: Clients,
     elector: Leadership,
-    heartbeats: HeartbeatMonitor,
+    monitors: Monitors,
     stop: asyncio.Event,
 ) -> int:
     # This starts before kopf, which takes later tasks for its own and cancels them when it ends.
     tasks = [asyncio.create_task(elector.renew(), name="keep the Lease")]
-    components = _build_components(settings, clients.kube, heartbeats)
+    components = _build_components(settings, clients.kube, monitors)
     try:
         opening = asyncio.create_task(_fill_caches(clients.kube, components), name="fill the caches")
         try:
@@ -106,7 +118,7 @@ async def _work_as_leader(
         finally:
             await _cancel_tasks([opening])
         if not stop.is_set():
-            tasks += _start_tasks(settings, clients, components, heartbeats, stop)
+            tasks += _start_tasks(settings, clients, components, monitors, stop)
             await _wait_for_first(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
@@ -132,9 +144,13 @@ class _Components(NamedTuple):
     namespaces: WatchedNamespaces
 
 
-def _build_components(settings: RunSettings, kube: KubeClient, heartbeats: HeartbeatMonitor) -> _Components:
+def _build_components(settings: RunSettings, kube: KubeClient, monitors: Monitors) -> _Components:
+    heartbeats, metrics = monitors
     objects, cluster = ObjectCache(), ClusterCache(watches_nodes=settings.watch_nodes)
     queue: WorkQueue[ObjectKey] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
+    metrics.watch_value("services", lambda: len(objects.list_keys()))
+    metrics.watch_value("queue_ready", queue.count_ready)
+    metrics.watch_value("queue_later", queue.count_later)
     for kind in WATCHED_KINDS:
         heartbeats.expect(f"watch of {kind}", _MAX_SILENT_AUDITS * settings.audit_interval)
     audit = Audit(
@@ -152,14 +168,24 @@ def _start_tasks(
     settings: RunSettings,
     clients: Clients,
     components: _Components,
-    heartbeats: HeartbeatMonitor,
+    monitors: Monitors,
     stop: asyncio.Event,
 ) -> list[asyncio.Task[None]]:
     """Start the tasks of a leading process; none of them ends by itself."""
     kube, pod_client = clients
+    heartbeats, metrics = monitors
     objects, cluster, queue, audit, namespaces = components
     relisted, ready = asyncio.Event(), asyncio.Event()
-    controller = Controller(kube, objects, cluster, queue, pod_client, settings=settings.render, now=_now)
+    controller = Controller(
+        kube,
+        objects,
+        cluster,
+        queue,
+        pod_client,
+        settings=settings.render,
+        now=_now,
+        on_pass=metrics.count_pass,
+    )
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"

@@ -78,6 +78,14 @@ class KeyQueue(Generic[K]):
         self._behind.pop(key, None)
         self._ready.setdefault(key)
 
+    def count_ready(self) -> int:
+        """Return how many keys wait for a worker."""
+        return len(self._ready) + len(self._behind)
+
+    def count_later(self) -> int:
+        """Return how many keys wait for a moment."""
+        return len(self._later)
+
     def next_due(self) -> float | None:
         """Return when the earliest pause ends."""
         return min(self._later.values(), default=None)
@@ -103,6 +111,14 @@ class WorkQueue(Generic[K]):
     def add_later(self, key: K, seconds: float) -> None:
         """Add a key after so many seconds."""
         self._keys.add_later(key, asyncio.get_running_loop().time() + seconds)
+
+    def count_ready(self) -> int:
+        """Return how many keys wait for a worker."""
+        return self._keys.count_ready()
+
+    def count_later(self) -> int:
+        """Return how many keys wait for a moment."""
+        return self._keys.count_later()
 
     async def get(self, max_wait: float) -> K | None:
         """Return the next key, or None when there was none for `max_wait` seconds.
