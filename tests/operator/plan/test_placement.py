@@ -211,3 +211,15 @@ def test_pods_that_found_no_accelerator_get_the_runtime_class_once_it_is_there()
 def test_a_stopped_service_keeps_its_runtime_class() -> None:
     stopped = cluster({**GPU, "replicas": 0}, WITH_CLASS).applied().rolled_out()
     assert runtime_class(replace(stopped, facts=WITHOUT_CLASS)) == "nvidia"
+
+
+def test_a_pool_that_is_scaled_up_from_no_node_is_explained_where_a_class_asks_for_a_capability() -> None:
+    no_gpu = ClusterState(nodes=(node("plain"),))
+    said = cluster(GPU, no_gpu).applied().conditions()["Reconciling"]
+    assert said.reason == "NoMatchingNode"
+    assert "hardwareClasses: nodeLabels" in said.message
+    elsewhere = (
+        cluster(hub_spec(hardware={"class": "cpu-arm64"}), no_gpu).applied().conditions()["Reconciling"]
+    )
+    assert elsewhere.reason == "NoMatchingNode"
+    assert "hardwareClasses" not in elsewhere.message

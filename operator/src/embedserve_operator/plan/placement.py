@@ -10,6 +10,10 @@ from embedserve_operator.state.nodes import ClusterState, NodeMatches, NodeRequi
 from embedserve_operator.state.pods import PodState
 
 _MAX_NAMED = 5
+_POOL_ADVICE = (
+    "A pool of nodes that is scaled up from none has no compute capability before its first node: its autoscaler needs "
+    "a class by the pool's own labels (the chart's hardwareClasses: nodeLabels, and no computeCapabilities)"
+)
 
 
 def find_placement_failure(
@@ -40,6 +44,8 @@ def find_placement_failure(
         )
         return Failure("InsufficientAccelerators", message + more, is_transient=True, is_unscheduled=True)
     message = f"no node fits class {spec.hardware.class_} ({wanted.describe()}); {describe_offers(found)}"
+    if wanted.capabilities and not found.tainted:
+        message = f"{message}. {_POOL_ADVICE}"
     return Failure("NoMatchingNode", message + more, is_transient=True, is_unscheduled=True)
 
 
