@@ -1,7 +1,7 @@
 """Label selectors, and who may reach the pods or be reached by them, as Kubernetes' NetworkPolicy has them.
 
 The forms of keys and values are left to the API server, which checks them in the child: rules over strings in lists of
-lists would cost more than it grants to a definition.
+lists would cost more than it grants to a definition. For the same reason lists inside of lists are short.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AddressBlock(Model):
     cidr: AddressRange
     """Range."""
     except_: Annotated[
-        Annotated[tuple[AddressRange, ...], Field(max_length=16)] | None, Field(alias="except")
+        Annotated[tuple[AddressRange, ...], Field(max_length=8)] | None, Field(alias="except")
     ] = None
     """Ranges inside it that are left out."""
 
@@ -134,5 +134,5 @@ class EgressRule(Model):
 
     ports: Annotated[tuple[NetworkPort, ...], Field(max_length=32)] | None = None
     """Ports; without them all."""
-    to: Annotated[tuple[NetworkPeer, ...], Field(max_length=32)] | None = None
+    to: Annotated[tuple[NetworkPeer, ...], Field(max_length=16)] | None = None
     """Peers; without them everybody."""
