@@ -1,12 +1,14 @@
 """What several outputs of one forward cost, on a CPU or a GPU: dense, sparse and multi-vector of a model like BGE-M3
-against dense alone and against three passes; sparse vectors of the real SPLADE model against sentence-transformers.
+against dense alone and against three passes; the same of a model like gte-multilingual-base, which has dense and sparse
+vectors; sparse vectors of the real SPLADE model against sentence-transformers.
 
     python -m benchmarks.outputs [--device cpu|cuda] [--size base|BGE-M3] [--rounds 5] [--threads 2] [--texts 32]
-                                 [--tokens 128]
+                                 [--tokens 128] [--only gte|bge|splade]
 
-The first model has the shape of XLM-R base (12 layers of 768), or on a GPU of BGE-M3 (24 of 1024), a small vocabulary
-and random weights. All ways run in turn in every round, so that a busy machine slows all of them alike; printed are
-medians of time and of CPU time, each with its ratio to the first.
+The first model has the shape of XLM-R base (12 layers of 768), or on a GPU of BGE-M3 (24 of 1024), the second that of
+gte-multilingual-base (12 of 768); both a small vocabulary and random weights. All ways run in turn in every round, so
+that a busy machine slows all of them alike; printed are medians of time and of CPU time, each with its ratio to the
+first.
 On a GPU both sides run in bfloat16, and a round is eight batches, of which two are under way at a time as in the
 server; all results are on the host when it ends, and have been looked through for what is no number. Writing the
 answers is not part of it.
@@ -23,7 +25,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from sentence_transformers import SparseEncoder
-from transformers import XLMRobertaConfig, XLMRobertaModel
+from transformers import GteConfig, GteForTokenClassification, XLMRobertaConfig, XLMRobertaModel
 
 from benchmarks.command_line import parser_of
 from benchmarks.taken import Taken, median_of, taken
@@ -39,8 +41,9 @@ from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 
-THREE = (Output.DENSE, Output.SPARSE, Output.MULTI_VECTOR)
-ALL = Output.DENSE | Output.SPARSE | Output.MULTI_VECTOR
+BOTH = Output.DENSE | Output.SPARSE
+ALL = BOTH | Output.MULTI_VECTOR
+NAMES = {Output.DENSE: "dense", BOTH: "dense, sparse", ALL: "dense, sparse, multi-vector"}
 VOCABULARY = 2000
 BATCHES = 8
 
@@ -82,6 +85,21 @@ def save_like_bge_m3(folder: Path, size: Size) -> None:
     torch.save(torch.nn.Linear(size.width, size.width).state_dict(), folder / "colbert_linear.pt")
 
 
+def save_like_gte_multilingual(folder: Path, size: Size) -> None:
+    config = GteConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.width,
+        max_position_embeddings=8192,
+        num_labels=1,
+    )
+    torch.manual_seed(0)
+    GteForTokenClassification(config).save_pretrained(folder)
+    xlm_roberta_tokenizer(folder)
+
+
 def runner_of(folder: Path, place: Place, *, precision: str = "auto", **model: str) -> Runner:
     kind = "torch" if place.device == "cuda" else "auto"
     engine = {"threads": place.threads, "kind": kind, "precision": precision}
@@ -91,10 +109,15 @@ def runner_of(folder: Path, place: Place, *, precision: str = "auto", **model: s
 def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable[[], object]]:
     source = np.random.default_rng(0)
     batch = PackedBatch.pack([source.integers(5, VOCABULARY, tokens).astype(np.int32) for _ in range(texts)])
+    several = [one for one in NAMES if one in runner.card.outputs]
+    passes = [one for one in ALL if one in runner.card.outputs]
+
+    def one_forward(wanted: Output) -> Callable[[], None]:
+        return lambda: through(runner, [(batch, wanted)])
+
     return {
-        "dense": lambda: through(runner, [(batch, Output.DENSE)]),
-        "dense, sparse, multi-vector": lambda: through(runner, [(batch, ALL)]),
-        "three passes": lambda: through(runner, [(batch, one) for one in THREE]),
+        **{NAMES[wanted]: one_forward(wanted) for wanted in several},
+        f"{len(passes)} passes": lambda: through(runner, [(batch, one) for one in passes]),
     }
 
 
@@ -158,16 +181,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cpus())
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--only", choices=("bge", "gte", "splade"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     place = Place(options.device, options.threads)
     size = options.size or ("base" if place.device == "cpu" else "BGE-M3")
-    with TemporaryDirectory() as folder:
-        save_like_bge_m3(Path(folder), SIZES[size])
-        runner = runner_of(Path(folder), place)
-        print(f"size of {size}, {options.texts} texts of {options.tokens} tokens, {runner.engine.precision}")
-        report(of_outputs(runner, options.texts, options.tokens), options.rounds)
-    report(of_splade(place, options.texts), options.rounds)
+    models = {"bge": (save_like_bge_m3, size), "gte": (save_like_gte_multilingual, "base")}
+    for name, (save, of_size) in models.items():
+        if options.only not in (None, name):
+            continue
+        with TemporaryDirectory() as folder:
+            save(Path(folder), SIZES[of_size])
+            runner = runner_of(Path(folder), place)
+            shape = f"size of {of_size}, {options.texts} texts of {options.tokens} tokens"
+            print(f"{name}: {shape}, {runner.engine.precision}")
+            report(of_outputs(runner, options.texts, options.tokens), options.rounds)
+    if options.only in (None, "splade"):
+        report(of_splade(place, options.texts), options.rounds)
 
 
 if __name__ == "__main__":
