@@ -100,7 +100,7 @@ test: test-fast oracles ## every test, the thorough and the cluster ones too; br
 
 .PHONY: soak
 soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; services that follow real load
-	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/serve/test_stress.py
+	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/server/test_stress.py
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m soak
 

@@ -22,7 +22,7 @@ import orjson
 from benchmarks.command_line import parser_of
 from benchmarks.null_server import NullServer, null_server
 from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
-from tests.runtime.serve_kit import WORDS
+from tests.support.tiny_models import WORDS
 
 PARALLEL = 4
 JSON = {"content-type": "application/json"}

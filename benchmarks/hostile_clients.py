@@ -38,8 +38,9 @@ from pathlib import Path
 
 from benchmarks.command_line import parser_of
 from embedserve_runtime.telemetry.metrics import resident_bytes
-from tests.runtime.serve.wire import Target, Wire, post, request, target
+from tests.support.http_connection import HttpConnection, build_post, build_request
 from tests.support.models import small_minilm
+from tests.support.monitored_server import MonitoredServer, start_monitored_server
 
 SLOW, ENDLESS, UNREAD, DROPPING = 200, 200, 100, 50
 UNREAD_INPUTS = 2_500
@@ -53,7 +54,7 @@ FEW_FILES = 10
 AFTER_SECONDS = 120.0
 BYTE_SECONDS = 1.0
 AGAIN_SECONDS = 0.1
-GOOD = post("/embed", {"inputs": "a short text"})
+GOOD = build_post("/embed", {"inputs": "a short text"})
 MIB = 2**20
 
 
@@ -80,15 +81,15 @@ def good_client(host: str, port: int, seconds: float) -> list[float]:
     """Seconds of each answer. In a process of its own. A connection that is ended is opened again."""
     took, ends = list[float](), time.monotonic() + seconds
     while time.monotonic() < ends:
-        wire = Wire(host, port)
+        connection = HttpConnection(host, port)
         with contextlib.suppress(AssertionError, OSError):
             while time.monotonic() < ends:
                 begun = time.perf_counter()
-                wire.send(GOOD)
-                answer = wire.answer()
+                connection.send(GOOD)
+                answer = connection.read_answer()
                 if answer.status == 200:
                     took.append(time.perf_counter() - begun)
-        wire.close()
+        connection.close()
     return took
 
 
@@ -152,7 +153,10 @@ async def working(count: int, work: Callable[[int], Awaitable[None]]) -> AsyncIt
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-BEGINNINGS = (b"GET /info HTTP/1.1\r\nhost: a\r\nx-slow: ", request("POST", "/embed", "content-length: 1000"))
+BEGINNINGS = (
+    b"GET /info HTTP/1.1\r\nhost: a\r\nx-slow: ",
+    build_request("POST", "/embed", "content-length: 1000"),
+)
 
 
 def slow(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
@@ -183,7 +187,7 @@ def endless(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[i
 @asynccontextmanager
 async def unread(place: Place, _: Chosen) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
-    large = post("/embed", {"inputs": ["a"] * UNREAD_INPUTS})
+    large = build_post("/embed", {"inputs": ["a"] * UNREAD_INPUTS})
     turn = asyncio.Semaphore(4)  # more at once would find a full queue
     opened: list[socket.socket] = []
 
@@ -204,7 +208,7 @@ async def unread(place: Place, _: Chosen) -> AsyncIterator[int]:
 
 def dropped(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
     loop, chance = asyncio.get_running_loop(), random.Random(0)
-    whole = post("/embed", {"inputs": ["some words of a text"] * 20})
+    whole = build_post("/embed", {"inputs": ["some words of a text"] * 20})
 
     async def work(_: int) -> None:
         for _ in range(1_000):
@@ -307,10 +311,10 @@ def all_files() -> Iterator[None]:
 
 
 @contextmanager
-def server() -> Iterator[Target]:
+def server() -> Iterator[MonitoredServer]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with target(small_minilm(folder / "model"), folder) as started:
+        with start_monitored_server(small_minilm(folder / "model"), folder) as started:
             yield started
 
 
@@ -329,7 +333,7 @@ def main() -> None:
     with all_files(), ProcessPoolExecutor(1, mp_context=context) as pool, server() as started:
         place = Place(started.pid, started.host, started.port)
         asyncio.run(measure(place, chosen, pool))
-        bugs = started.new_bugs()
+        bugs = started.list_new_errors()
         print(f"lines of the server's log that tell of a bug: {len(bugs)}")
         for line in bugs[:3]:
             print(str(line.get("exception", line["message"])).splitlines()[-1])

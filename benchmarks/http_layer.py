@@ -31,7 +31,7 @@ from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts
 from embedserve_runtime.tokenizing import TruncationRules
-from tests.runtime.serve_kit import tiny_tokenizer
+from tests.support.tiny_models import build_tiny_tokenizer
 
 TEXT = "What is deep learning, and what is it good for?"
 BODY = b'{"inputs":"%b"}' % TEXT.encode()
@@ -65,7 +65,7 @@ def measure_parts() -> None:
     """The parts of one `/embed` of one text, each alone, best of several; the application without sockets in turn."""
     tune_interpreter()
     whole = uvloop.run(_application_seconds(20_000)) * 1e6
-    tokenizer = tiny_tokenizer()
+    tokenizer = build_tiny_tokenizer()
     row = np.random.default_rng(0).standard_normal((1, DIMENSIONS), dtype=np.float32)
     metrics = Metrics(build_request_series()).requests
     facts = RequestFacts(None, False, 1, [14], 0.001, 0.001, 0.001)

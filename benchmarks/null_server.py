@@ -26,7 +26,9 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import TinyRunner, card_of, page_of, tiny_tokenizer
+from tests.support.in_process_server import build_page
+from tests.support.tiny_models import build_card, build_tiny_tokenizer
+from tests.support.tiny_runners import TinyRunner
 
 DIMENSIONS = 384
 
@@ -48,8 +50,8 @@ class NullApplication:
         readiness = Readiness()
         readiness.open(
             EmbeddingService(
-                card_of(dimensions=DIMENSIONS),
-                tiny_tokenizer(),
+                build_card(dimensions=DIMENSIONS),
+                build_tiny_tokenizer(),
                 self.dispatcher,
                 BatchingSettings(),
                 time.perf_counter,
@@ -57,7 +59,7 @@ class NullApplication:
             )
         )
         self.context = ServerContext(
-            readiness, "null", self.metrics, page_of(metrics), RequestMemory(2**24, 2**28)
+            readiness, "null", self.metrics, build_page(metrics), RequestMemory(2**24, 2**28)
         )
         self.app = create_app(self.context, ServerSettings())
 

@@ -21,7 +21,7 @@ from embedserve_runtime.tokenizing import TextTokenizer
 from tests.census.gte_multilingual import LAYOUTS, Built, Layout, build_gte_multilingual
 from tests.runtime.pipelines.folders import CUT
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -138,7 +138,7 @@ def test_sentence_transformers_files_change_nothing(tmp_path_factory: pytest.Tem
 async def test_every_http_route_gives_them(first: Built) -> None:
     reference = Reference(first, FEW)
     check = np.testing.assert_allclose
-    async with bench(model=open_runner(first, dimensions=DIMENSION)) as server:
+    async with serve_in_process(model=open_runner(first, dimensions=DIMENSION)) as server:
 
         async def ask(path: str, **body: object) -> Any:
             answer = await server.client.post(path, json=body)
@@ -148,7 +148,7 @@ async def test_every_http_route_gives_them(first: Built) -> None:
         check(await ask("/embed", inputs=FEW), reference.dense(DIMENSION), atol=FP32_MAX_ABS_DIFF)
         rows = await ask("/embed_sparse", inputs=FEW)
         both = await ask("/v1/encode", inputs=FEW, outputs=["dense", "sparse"])
-        runs = server.metric("embedserve_engine_seconds_count")
+        runs = server.get_metric("embedserve_engine_seconds_count")
         stored = await ask("/v1/encode", inputs=FEW, outputs=["dense", "sparse"], encoding="pgvector")
         words = await ask("/v1/encode", inputs=FEW, outputs=["sparse"], sparse_map=True)
     assert runs == 3  # one for each answer
@@ -195,7 +195,7 @@ async def test_grpc_gives_both_of_one_forward(first: Built) -> None:
         answer = await server.client.ask(
             "embedserve.v1.Embeddings/Encode", texts=FEW, outputs=["OUTPUT_DENSE", "OUTPUT_SPARSE"]
         )
-        runs = server.bench.metric("embedserve_engine_seconds_count")
+        runs = server.bench.get_metric("embedserve_engine_seconds_count")
     assert runs == 1
     dense = np.frombuffer(answer.dense.values, dtype="<f4").reshape(len(FEW), DIMENSION)
     assert np.abs(dense - reference.dense(DIMENSION)).max() <= FP32_MAX_ABS_DIFF

@@ -21,8 +21,8 @@ from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInfer
 from pydantic import SecretStr
 
 from tests.contract.outside import outside
-from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
+from tests.support.server_process import start_server
 
 pytestmark = pytest.mark.thorough
 
@@ -35,11 +35,11 @@ Embed = Callable[[str, str], Sequence[Sequence[float]]]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {"server": {"api_keys": ["another-key", KEY]}}
-    with live(minilm_folder(), tmp_path_factory.mktemp("server"), settings) as server:
+    with start_server(minilm_folder(), tmp_path_factory.mktemp("server"), settings) as server:
         server.wait_until_ready()
         yield server.address
         server.process.terminate()
-        server.exit_code()
+        server.wait_for_exit()
     log = str(server.lines)
     assert KEY not in log
     assert "Authorization" not in log

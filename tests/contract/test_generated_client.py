@@ -15,8 +15,8 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
+from tests.support.server_process import start_server
 
 pytestmark = pytest.mark.thorough
 
@@ -27,11 +27,11 @@ TEXTS = ["What is a vector?", "A list of numbers."]
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with live(minilm_folder(), tmp_path_factory.mktemp("server")) as server:
+    with start_server(minilm_folder(), tmp_path_factory.mktemp("server")) as server:
         server.wait_until_ready()
         yield server.address
         server.process.terminate()
-        server.exit_code()
+        server.wait_for_exit()
 
 
 @pytest.fixture(scope="module")

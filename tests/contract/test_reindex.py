@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.outside import PYTHON
-from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder
+from tests.support.server_process import start_server
 
 pytestmark = pytest.mark.thorough
 
@@ -54,6 +54,6 @@ def test_a_new_index_is_filled_while_the_old_one_is_searched_and_no_query_meets_
 def _served(stack: ExitStack, folder: Path, pooling: str) -> str:
     home = folder / pooling
     home.mkdir()
-    server = stack.enter_context(live(minilm_folder(), home, {"model": {"pooling": pooling}}))
+    server = stack.enter_context(start_server(minilm_folder(), home, {"model": {"pooling": pooling}}))
     server.wait_until_ready()
     return server.address

@@ -19,8 +19,8 @@ from sentence_transformers import CrossEncoder
 from transformers import BertConfig, BertForSequenceClassification
 
 from tests.contract.outside import outside
-from tests.runtime.serve.live import live
 from tests.support.models import tiny
+from tests.support.server_process import start_server
 from tests.support.tokenizers import with_minilm_tokenizer
 
 pytestmark = pytest.mark.thorough
@@ -54,11 +54,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def addresses(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """For HTTP and for gRPC."""
     settings = {"server": {"api_keys": [KEY], "grpc_port": 0}}
-    with live(model, tmp_path_factory.mktemp("server"), settings) as server:
-        grpc_address = server.grpc_when_ready()
+    with start_server(model, tmp_path_factory.mktemp("server"), settings) as server:
+        grpc_address = server.wait_for_grpc_address()
         yield server.address, grpc_address
         server.process.terminate()
-        server.exit_code()
+        server.wait_for_exit()
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.runtime.serve.live import live
-from tests.runtime.serve_kit import openapi_document
+from tests.support.in_process_server import build_openapi_document
 from tests.support.models import tiny_bert
+from tests.support.server_process import start_server
 from tests.support.tokenizers import with_minilm_tokenizer
 
 pytestmark = pytest.mark.thorough
@@ -44,11 +44,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tiny_bert(folder, vocab_size=30_522, max_position_embeddings=64)
     with_minilm_tokenizer(folder)
     # Without a management port the probes are on the port of the document.
-    with live(folder, tmp_path_factory.mktemp("server"), {"server": {"management_port": None}}) as server:
+    with start_server(
+        folder, tmp_path_factory.mktemp("server"), {"server": {"management_port": None}}
+    ) as server:
         server.wait_until_ready()
         yield server.address
         server.process.terminate()
-        server.exit_code()
+        server.wait_for_exit()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,9 @@ def described(address: str) -> Any:
     return schemathesis.openapi.from_url(f"{address}/openapi.json")
 
 
-OPERATIONS = [(path, method) for path, methods in openapi_document()["paths"].items() for method in methods]
+OPERATIONS = [
+    (path, method) for path, methods in build_openapi_document()["paths"].items() for method in methods
+]
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)

@@ -17,8 +17,8 @@ import torch
 from embedserve_runtime.engines.base import FloatArray
 from tests.contract.outside import PYTHON
 from tests.runtime.heads.test_late_interaction import Kind, saved
-from tests.runtime.serve.live import live
 from tests.support.models import minilm_folder, splade_folder
+from tests.support.server_process import start_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "vector_stores"
 # Stores keep float32 and add in another order.
@@ -34,9 +34,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     folder = tmp_path_factory.mktemp
     sparse = {"model": {"source": str(splade_folder()), "task": "sparse"}}
     with (
-        live(minilm_folder(), folder("dense")) as dense,
-        live(splade_folder(), folder("sparse"), sparse) as splade,
-        live(colbert, folder("multi")) as multi,
+        start_server(minilm_folder(), folder("dense")) as dense,
+        start_server(splade_folder(), folder("sparse"), sparse) as splade,
+        start_server(colbert, folder("multi")) as multi,
     ):
         for server in (dense, splade, multi):
             server.wait_until_ready()

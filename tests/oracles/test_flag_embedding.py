@@ -30,7 +30,7 @@ from tests.runtime.heads.test_bge_m3 import M3, SHAPES, TEXTS
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.folders import TEXTS as ENGLISH
 from tests.runtime.pipelines.folders import bert
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 from tests.support.models import tiny
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -131,7 +131,7 @@ async def test_the_three_outputs_of_one_request_are_flag_embeddings(
 ) -> None:
     folder, want = models[name]
     body = {"inputs": TEXTS, "outputs": ["dense", "sparse", "multi_vector"]}
-    async with bench(model=served(folder, engine)) as server:
+    async with serve_in_process(model=served(folder, engine)) as server:
         got = (await server.client.post("/v1/encode", json=body)).json()
     np.testing.assert_allclose(got["dense"], want["dense"], atol=FP32_MAX_ABS_DIFF)
     assert sum(map(len, want["sparse"])) > 10
@@ -149,7 +149,7 @@ async def test_every_kind_of_score_is_flag_embeddings_with_every_kind_of_weights
     models: dict[str, tuple[Path, Any]], name: str, engine: str
 ) -> None:
     folder, want = models[name]
-    async with bench(model=served(folder, engine)) as server:
+    async with serve_in_process(model=served(folder, engine)) as server:
 
         async def scored(weights: Mapping[str, float] | None) -> Any:
             body = {"query": QUERY, "documents": DOCUMENTS, "weights": weights}
@@ -176,7 +176,7 @@ async def test_dense_vectors_of_queries_and_passages_are_flag_embeddings(
     models: dict[str, tuple[Path, Any]], pooling: str, engine: str
 ) -> None:
     folder, want = models[pooling]
-    async with bench(model=served(folder, engine)) as server:
+    async with serve_in_process(model=served(folder, engine)) as server:
         queries = await server.client.post("/embed", json={"inputs": ENGLISH, "prompt_name": "query"})
         passages = await server.client.post("/embed", json={"inputs": ENGLISH})
     np.testing.assert_allclose(queries.json(), want["queries"], atol=FP32_MAX_ABS_DIFF)
@@ -190,7 +190,7 @@ async def test_scores_of_a_reranker_are_flag_embeddings(
 ) -> None:
     folder, want = models[family]
     query, texts = pairs[0][0], [text for _, text in pairs]
-    async with bench(model=served(folder, engine)) as server:
+    async with serve_in_process(model=served(folder, engine)) as server:
         for raw, scores in zip((True, False), want, strict=True):
             body = {"query": query, "texts": texts, "raw_scores": raw}
             ranked = (await server.client.post("/rerank", json=body)).json()

@@ -19,7 +19,7 @@ from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.test_late_interaction import DOCUMENTS, QUERIES
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.folders import bert
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 pytestmark = needs_oracles
@@ -75,7 +75,7 @@ async def test_vectors_of_queries_and_documents_are_pylates(
 ) -> None:
     folder, want = models[name]
     settings = {"model": {"source": str(folder)}, "engine": {"kind": engine, "threads": 1}}
-    async with bench(model=load_runner(load_config(flags=settings))) as server:
+    async with serve_in_process(model=load_runner(load_config(flags=settings))) as server:
 
         async def vectors(**body: Any) -> list[FloatArray]:
             answer = await server.client.post("/v1/encode", json=body)

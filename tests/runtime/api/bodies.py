@@ -20,7 +20,7 @@ from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import page_of
+from tests.support.in_process_server import build_page
 
 SPACE = "vs2-0123456789abcdef0123"
 # What each request needs at least.
@@ -45,7 +45,7 @@ def request_models() -> list[type[ApiModel]]:
     """The bodies of all routes of both applications, and the models inside of them."""
     metrics = Metrics(build_request_series())
     context = ServerContext(
-        Readiness(), "tiny", metrics.requests, page_of(metrics), RequestMemory(2**20, 2**24)
+        Readiness(), "tiny", metrics.requests, build_page(metrics), RequestMemory(2**20, 2**24)
     )
     applications = create_app(context, ServerSettings()), create_management_app(context, lambda _: None)
     found: dict[type[ApiModel], None] = {}

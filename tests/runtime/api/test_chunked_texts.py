@@ -14,7 +14,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.runners.base import Runner
-from tests.runtime.serve_kit import Bench, bench, card_of, classifier_of
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import build_card, build_classifier_card
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 LONG = "The Spree flows through Berlin, a city of four million people. They like it. " * 40
@@ -58,14 +59,14 @@ def reference(minilm: Path) -> Reference:
     return Reference(minilm)
 
 
-async def embeddings(server: Bench, inputs: list[str], **fields: Any) -> list[dict[str, Any]]:
+async def embeddings(server: InProcessServer, inputs: list[str], **fields: Any) -> list[dict[str, Any]]:
     answer = await server.client.post("/v1/embeddings", json={"input": inputs, **fields})
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["data"]
     return items
 
 
-async def encoded(server: Bench, inputs: list[str], **fields: Any) -> dict[str, Any]:
+async def encoded(server: InProcessServer, inputs: list[str], **fields: Any) -> dict[str, Any]:
     answer = await server.client.post("/v1/encode", json={"inputs": inputs, **fields})
     assert answer.status_code == 200, answer.text
     content: dict[str, Any] = answer.json()
@@ -86,7 +87,7 @@ async def test_late_chunking_is_one_forward_of_all_inputs_pooled_by_input(
             if first < start + len(text) and last > start
         ]
         want.append(unit(states[inside].mean(axis=0)))
-    async with bench(model=minilm_runner) as server:
+    async with serve_in_process(model=minilm_runner) as server:
         items = await embeddings(server, INPUTS, late_chunking=True)
         plain = await embeddings(server, INPUTS)
         cut = await embeddings(server, INPUTS, late_chunking=True, dimensions=8, encoding_format="base64")
@@ -104,7 +105,7 @@ async def test_a_long_input_in_chunks_has_the_vectors_of_its_parts(
 ) -> None:
     want, tokens, places = reference.chunks(LONG)
     assert len(want) == 3
-    async with bench(model=minilm_runner) as server:
+    async with serve_in_process(model=minilm_runner) as server:
         items = await embeddings(server, ["hello", LONG], overflow="chunk")
         content = await encoded(server, ["hello", LONG], overflow="chunk")
         plain = await embeddings(server, ["hello"])
@@ -123,7 +124,7 @@ async def test_the_mean_of_chunks_is_weighted_by_their_tokens(
 ) -> None:
     vectors, tokens, _ = reference.chunks(LONG)
     want = unit(np.average(vectors, axis=0, weights=tokens))
-    async with bench(model=minilm_runner) as server:
+    async with serve_in_process(model=minilm_runner) as server:
         items = await embeddings(server, ["hello", LONG], overflow="chunk-mean")
         content = await encoded(server, ["hello", LONG], overflow="chunk-mean", encoding="base64")
     assert [item["chunks"] for item in items] == [1, 3]
@@ -134,8 +135,8 @@ async def test_the_mean_of_chunks_is_weighted_by_their_tokens(
 
 
 async def test_each_chunk_has_the_prompt_and_is_shorter_by_it() -> None:
-    card = card_of(prompts={"query": "query: "}, max_length=8)
-    async with bench(card=card) as server:
+    card = build_card(prompts={"query": "query: "}, max_length=8)
+    async with serve_in_process(card=card) as server:
         items = await embeddings(server, ["hello world a vector is"], overflow="chunk", input_type="query")
         want = [
             await embeddings(server, [text], input_type="query") for text in ("hello world a vector", "is")
@@ -158,15 +159,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "want"), REFUSED)
 async def test_what_cannot_be_chunked_is_refused_by_its_input(body: dict[str, Any], want: str) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/v1/embeddings", json=body)
     assert answer.status_code in (400, 422)
     assert want in answer.json()["message"]
 
 
 async def test_a_prompt_that_leaves_no_room_for_a_chunk_is_refused() -> None:
-    card = card_of(prompts={"query": "query query query query "}, max_length=6)
-    async with bench(card=card) as server:
+    card = build_card(prompts={"query": "query query query query "}, max_length=6)
+    async with serve_in_process(card=card) as server:
         body = {"input": ["hello"], "overflow": "chunk", "prompt_name": "query"}
         answer = await server.client.post("/v1/embeddings", json=body)
     assert answer.status_code == 422
@@ -174,11 +175,11 @@ async def test_a_prompt_that_leaves_no_room_for_a_chunk_is_refused() -> None:
 
 
 async def test_token_ids_and_models_without_vectors_are_not_chunked() -> None:
-    async with bench(openai_token_ids=True) as server:
+    async with serve_in_process(openai_token_ids=True) as server:
         for field in ({"late_chunking": True}, {"overflow": "chunk"}):
             answer = await server.client.post("/v1/embeddings", json={"input": [[5, 6]], **field})
             assert answer.status_code == 422
             assert "takes texts" in answer.json()["message"]
-    async with bench(card=classifier_of("a", "b")) as server:
+    async with serve_in_process(card=build_classifier_card("a", "b")) as server:
         answer = await server.client.post("/v1/embeddings", json={"input": "a", "overflow": "chunk"})
         assert answer.status_code == 424

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from embedserve_runtime.config import ServerSettings
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 
 ACCEPTED = {
     "gzip": True,
@@ -25,7 +25,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("accept", "want"), ACCEPTED.items(), ids=[*ACCEPTED])
 async def test_an_answer_is_compressed_where_the_client_accepts_gzip(accept: str, want: bool) -> None:
-    async with bench(settings=ServerSettings(compress_from_bytes=1_000)) as server:
+    async with serve_in_process(settings=ServerSettings(compress_from_bytes=1_000)) as server:
         answer = await server.client.post(
             "/embed", json={"inputs": ["hello"] * 64}, headers={"accept-encoding": accept}
         )
@@ -34,7 +34,7 @@ async def test_an_answer_is_compressed_where_the_client_accepts_gzip(accept: str
 
 
 async def test_by_default_nothing_is_compressed() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(
             "/embed", json={"inputs": ["hello"] * 64}, headers={"accept-encoding": "gzip"}
         )

@@ -18,7 +18,8 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.heads.description import ScoreFunction
 from embedserve_runtime.telemetry.series import MetricFamily
 from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page
-from tests.runtime.serve_kit import Bench, bench, card_of, classifier_of, splade_card
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import build_card, build_classifier_card, build_splade_card
 
 
 def filled(value: float) -> Any:
@@ -32,14 +33,16 @@ def broken(batch: PackedBatch) -> FloatArray:
     raise EngineFailure("out of memory")
 
 
-RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
+RERANKER = build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID)
 SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "reranker": {"card": RERANKER},
     "prompted reranker": {"card": replace(RERANKER, prompts={"query": "query: "}, default_prompt="query")},
-    "classifier": {"card": classifier_of("bad", "fine", "good")},
-    "multi-label classifier": {"card": classifier_of("bad", "fine", "good", scores=ScoreFunction.SIGMOID)},
-    "splade": {"card": splade_card()},
+    "classifier": {"card": build_classifier_card("bad", "fine", "good")},
+    "multi-label classifier": {
+        "card": build_classifier_card("bad", "fine", "good", scores=ScoreFunction.SIGMOID)
+    },
+    "splade": {"card": build_splade_card()},
     "loading": {"ready": False},
     "small": {"batching": BatchingSettings(max_client_batch_size=2), "memory": RequestMemory(4_096, 2**20)},
     "full": {"memory": RequestMemory(2**20, max_pending_bytes=1)},
@@ -57,8 +60,8 @@ async def test_row(row: Row) -> None:
     method, path = row.request.split(" ") if " " in row.request else ("POST", row.request)
     content = row.body if isinstance(row.body, bytes | None) else json.dumps(row.body).encode()
     headers = {} if isinstance(row.body, bytes | None) else {"content-type": "application/json"}
-    options = {"card": card_of(prompts={"query": "query: "}), **SERVERS[row.server]}
-    async with bench(**options) as server:
+    options = {"card": build_card(prompts={"query": "query: "}), **SERVERS[row.server]}
+    async with serve_in_process(**options) as server:
         answer = await server.client.request(
             method, path, content=content, headers=headers | dict(row.headers)
         )
@@ -67,7 +70,7 @@ async def test_row(row: Row) -> None:
     check_counted_once(server, answer.status_code)
 
 
-def check_counted_once(server: Bench, status: int) -> None:
+def check_counted_once(server: InProcessServer, status: int) -> None:
     """One request by its status, and for `te_*` either answered as asked or failed by one cause; nothing left open."""
     series, numbers = server.metrics.series, server.metrics.requests.row
 

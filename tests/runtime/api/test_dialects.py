@@ -14,7 +14,9 @@ from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
-from tests.runtime.serve_kit import SPACE, VOCABULARY, Bench, bench, card_of, mean_of_ids
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import SPACE, VOCABULARY, build_card
+from tests.support.tiny_runners import build_mean_run
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
 WIDE = 16
@@ -22,13 +24,13 @@ WIDE = 16
 
 def rows_of(*texts: str, dimensions: int = WIDE, unit: bool = True) -> FloatArray:
     sequences = [[2, *(VOCABULARY.index(word) for word in text.split()), 3] for text in texts]
-    rows = mean_of_ids(dimensions)(PackedBatch.pack([np.array(s, dtype=np.int32) for s in sequences]))
+    rows = build_mean_run(dimensions)(PackedBatch.pack([np.array(s, dtype=np.int32) for s in sequences]))
     return normalize(rows) if unit else rows
 
 
 async def post(path: str, body: Any, headers: dict[str, str] | None = None, **options: Any) -> Any:
-    card = card_of(dimensions=WIDE, prompts=PROMPTS)
-    async with bench(card=card, **options) as server:
+    card = build_card(dimensions=WIDE, prompts=PROMPTS)
+    async with serve_in_process(card=card, **options) as server:
         return await server.client.post(path, json=body, headers=headers)
 
 
@@ -134,7 +136,7 @@ async def test_cohere_refuses_with_a_message(body: dict[str, Any], want_status: 
 def test_the_prompt_of_another_input_type_is_never_taken(
     input_type: InputWord | None, default: str | None, want: tuple[str | None, str | None, str | None]
 ) -> None:
-    card = card_of(prompts=PROMPTS | {"other": "o: "}, default_prompt=default)
+    card = build_card(prompts=PROMPTS | {"other": "o: "}, default_prompt=default)
     assert choose_prompt(card, input_type) == want
 
 
@@ -182,7 +184,7 @@ async def test_native_vectors_are_the_same_numbers_in_every_encoding(dtype: str,
 
 async def test_native_tokens_hidden_states_and_vectors_come_from_one_pass() -> None:
     seen: list[PackedBatch] = []
-    good = mean_of_ids(WIDE)
+    good = build_mean_run(WIDE)
 
     def run(batch: PackedBatch) -> FloatArray:
         seen.append(batch)
@@ -287,7 +289,7 @@ async def test_more_text_than_can_be_listed_is_refused(monkeypatch: pytest.Monke
 
 
 async def test_models_lists_the_one_that_is_served() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         listed = (await server.client.get("/v1/models")).json()
         one = (await server.client.get("/v1/models/tiny")).json()
         other = await server.client.get("/v1/models/other")
@@ -297,16 +299,16 @@ async def test_models_lists_the_one_that_is_served() -> None:
 
 
 async def test_a_client_that_waits_no_longer_gets_504() -> None:
-    async def ask(server: Bench, seconds: str) -> int:
+    async def ask(server: InProcessServer, seconds: str) -> int:
         headers = {"x-embedserve-timeout": seconds}
         return (await server.client.post("/embed", json={"inputs": "hello"}, headers=headers)).status_code
 
     def slow(batch: PackedBatch) -> FloatArray:
         time_is_up.wait()
-        return mean_of_ids()(batch)
+        return build_mean_run()(batch)
 
     time_is_up = threading.Event()
-    async with bench(slow) as server:
+    async with serve_in_process(slow) as server:
         assert await ask(server, "0.001") == 504
         assert await ask(server, "1e-230") == 504
         time_is_up.set()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from embedserve_runtime.api.memory import RequestMemory
-from tests.runtime.serve_kit import bench, classifier_of
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import build_classifier_card
 
 OPENAI, MESSAGE, TEI = "openai", "message", "tei"
 SHAPES = {
@@ -44,7 +45,7 @@ PATHS = [
 async def test_a_path_that_does_not_exist_is_told_in_the_dialect_of_its_beginning(
     path: str, dialect: str, hint: str, method: str
 ) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.request(method, path)
     assert answer.status_code == 404
     assert message_of(dialect, answer.json()) == f"no such path; {hint}"
@@ -70,7 +71,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("content", "want"), BROKEN)
 async def test_a_body_that_is_no_json_is_told_by_its_text(content: bytes, want: str) -> None:
-    async with bench(memory=RequestMemory(2**22, 2**24)) as server:
+    async with serve_in_process(memory=RequestMemory(2**22, 2**24)) as server:
         answer = await server.client.post("/embed", content=content)
     assert answer.status_code == 400
     assert want in answer.json()["error"]
@@ -92,14 +93,14 @@ INSTANCES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("instance", "want"), INSTANCES)
 async def test_vertex_names_the_instance(instance: Any, want: str) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/vertex", json={"instances": [{"inputs": "a"}, instance]})
     assert answer.json()["error"].startswith(want)
 
 
 async def test_vertex_ranks_instances_of_both_dialects() -> None:
     instances = [{"query": "a", "texts": ["b"]}, {"query": "a", "documents": ["b"]}]
-    async with bench(card=classifier_of("LABEL_0")) as server:
+    async with serve_in_process(card=build_classifier_card("LABEL_0")) as server:
         answer = await server.client.post("/vertex", json={"instances": instances})
     tei, cohere = answer.json()["predictions"]
     assert tei[0]["score"] == pytest.approx(cohere["results"][0]["relevance_score"])
@@ -130,7 +131,7 @@ TIMEOUTS = [
 async def test_a_timeout_is_a_decimal_number_on_every_route(
     path: str, body: Any, value: str, want_status: int
 ) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(
             path, content=json.dumps(body), headers={"x-embedserve-timeout": value}
         )

@@ -14,15 +14,16 @@ from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.model.heads.description import ScoreFunction
 from tests.runtime.api.bodies import MINIMAL, request_models
 from tests.runtime.api.fields import TABLE, Case, Effect, RouteFields, optional_fields
-from tests.runtime.serve_kit import Bench, bench, card_of, classifier_of, splade_card
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import build_card, build_classifier_card, build_splade_card
 
 SERVERS: dict[str, Any] = {
-    "dense": card_of(
+    "dense": build_card(
         dimensions=16, prompts={"query": "query: ", "document": "passage: ", "clustering": "list of "}
     ),
-    "sparse": splade_card(),
-    "reranker": classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID),
-    "classifier": classifier_of("bad", "fine", "good"),
+    "sparse": build_splade_card(),
+    "reranker": build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID),
+    "classifier": build_classifier_card("bad", "fine", "good"),
 }
 # They have no optional field: an operator's body, and instances that are bodies of other routes.
 WITHOUT_FIELDS = [model for model in MINIMAL if not any(optional_fields(model))]
@@ -51,7 +52,7 @@ def test_every_optional_field_has_values_in_the_table(model: type[ApiModel]) -> 
 @pytest.mark.parametrize(("routes", "path", "name", "case"), CASES)
 async def test_a_value_has_its_effect(routes: RouteFields, path: str, name: str, case: Case) -> None:
     base = {**routes.base, **case.beside}
-    async with bench(card=SERVERS[case.server or routes.server]) as server:
+    async with serve_in_process(card=SERVERS[case.server or routes.server]) as server:
         answer = await server.client.post(path, json=with_value(base, name, case.value))
         if case.effect is None:
             assert answer.status_code == 422, answer.text
@@ -70,7 +71,7 @@ async def test_a_value_has_its_effect(routes: RouteFields, path: str, name: str,
         assert numbers(got) != numbers(want)
 
 
-async def answer_without(server: Bench, path: str, base: Mapping[str, Any]) -> Any:
+async def answer_without(server: InProcessServer, path: str, base: Mapping[str, Any]) -> Any:
     """The answer to the body without the field; of platforms, whose only field it is, that to another input."""
     answer = await server.client.post(path, json=base or {"inputs": "world"})
     assert answer.status_code == 200, answer.text

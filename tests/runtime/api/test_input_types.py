@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray
-from tests.runtime.serve_kit import SPACE, Bench, bench, card_of
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import SPACE, build_card
 
 PROMPTS = {"query": "query: ", "document": "passage: ", "clustering": "list of "}
 TEXTS = ["hello world", "a vector"]
@@ -42,7 +43,7 @@ ROUTES = [
 MODEL_ROUTES = [route for route in ROUTES if route.path not in ("/embed", "/")]
 
 
-async def vectors(server: Bench, route: Route, **fields: Any) -> FloatArray:
+async def vectors(server: InProcessServer, route: Route, **fields: Any) -> FloatArray:
     answer = await server.client.post(route.path, json={route.inputs: TEXTS, **fields})
     assert answer.status_code == 200, answer.text
     content = answer.json()
@@ -55,7 +56,7 @@ async def vectors(server: Bench, route: Route, **fields: Any) -> FloatArray:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 @pytest.mark.parametrize("name", ["input_type", "task"])
 async def test_each_word_is_the_prompt_of_its_type_on_every_route(route: Route, name: str) -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         for word, prompt in WORDS:
             want = await vectors(server, ROUTES[0], prompt_name=prompt)
             np.testing.assert_array_equal(await vectors(server, route, **{name: word}), want, err_msg=word)
@@ -63,7 +64,7 @@ async def test_each_word_is_the_prompt_of_its_type_on_every_route(route: Route, 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 async def test_a_prompt_by_its_name_is_taken_on_every_route(route: Route) -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         want = await vectors(server, ROUTES[0], prompt_name="clustering")
         np.testing.assert_array_equal(await vectors(server, route, prompt_name="clustering"), want)
 
@@ -71,7 +72,7 @@ async def test_a_prompt_by_its_name_is_taken_on_every_route(route: Route) -> Non
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 @pytest.mark.parametrize("name", ["input_type", "task"])
 async def test_an_unknown_word_is_refused_with_the_list(route: Route, name: str) -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         answer = await server.client.post(route.path, json={route.inputs: TEXTS, name: "qurey"})
     assert answer.status_code == 422
     for word, _ in WORDS:
@@ -94,7 +95,7 @@ MODEL_NAMES = [
 @pytest.mark.parametrize("route", MODEL_ROUTES, ids=lambda route: route.path)
 @pytest.mark.parametrize(("model", "prompt"), MODEL_NAMES)
 async def test_the_models_name_may_say_it(route: Route, model: str, prompt: str | None) -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         want = await vectors(server, ROUTES[0], prompt_name=prompt)
         np.testing.assert_array_equal(await vectors(server, route, model=model), want)
 
@@ -119,27 +120,27 @@ async def test_the_models_name_may_say_it(route: Route, model: str, prompt: str 
 async def test_a_request_that_says_two_things_is_refused(
     route: Route, fields: dict[str, str], message: str
 ) -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         answer = await server.client.post(route.path, json={route.inputs: TEXTS, **fields})
     assert answer.status_code == 422
     assert message in answer.text
 
 
 async def test_two_words_for_the_same_type_are_one() -> None:
-    async with bench(card=card_of(prompts=PROMPTS)) as server:
+    async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         want = await vectors(server, ROUTES[0], prompt_name="query")
         got = await vectors(server, MODEL_ROUTES[0], task="retrieval.query", input_type="search_query")
     np.testing.assert_array_equal(got, want)
 
 
 async def test_token_ids_of_documents_are_taken_where_documents_have_no_prompt() -> None:
-    card = card_of(prompts={"query": "query: "}, default_prompt="query")
-    async with bench(card=card) as server:
+    card = build_card(prompts={"query": "query: "}, default_prompt="query")
+    async with serve_in_process(card=card) as server:
         answer = await server.client.post("/embed", json={"inputs": [[9, 10]], "input_type": "document"})
     assert answer.status_code == 200, answer.text
 
 
 async def test_openai_finds_the_model_by_its_name_with_a_word_behind_it() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         assert (await server.client.get("/v1/models/tiny:query")).json()["id"] == "tiny"
         assert (await server.client.get("/v1/models/other:query")).status_code == 404

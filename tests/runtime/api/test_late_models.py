@@ -17,7 +17,7 @@ from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.heads.test_late_interaction import Kind, pylate_with_unused, saved
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import Bench, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 QUERY = "what is a vector?"
@@ -41,8 +41,8 @@ def runner(folder: Path) -> Runner:
 
 
 @pytest.fixture
-async def server(runner: Runner) -> AsyncIterator[Bench]:
-    async with bench(model=runner) as made:
+async def server(runner: Runner) -> AsyncIterator[InProcessServer]:
+    async with serve_in_process(model=runner) as made:
         yield made
 
 
@@ -53,7 +53,9 @@ def maxsims(oracle: MultiVectorEncoder) -> list[float]:
     return sums
 
 
-async def test_every_route_ranks_documents_by_maxsim(server: Bench, oracle: MultiVectorEncoder) -> None:
+async def test_every_route_ranks_documents_by_maxsim(
+    server: InProcessServer, oracle: MultiVectorEncoder
+) -> None:
     sums = maxsims(oracle)
     means = [one / 24 for one in sums]  # as many vectors as the query is filled up to
     for path in ("/v1/rerank", "/v2/rerank"):
@@ -72,7 +74,7 @@ async def test_every_route_ranks_documents_by_maxsim(server: Bench, oracle: Mult
     assert scored["measures"]["multi_vector"] == pytest.approx(means, abs=FP32_MAX_ABS_DIFF)
 
 
-async def test_a_batch_of_rankings_is_answered_as_one_of_a_reranker(server: Bench) -> None:
+async def test_a_batch_of_rankings_is_answered_as_one_of_a_reranker(server: InProcessServer) -> None:
     body = {"query": QUERY, "texts": DOCUMENTS}
     alone = (await server.client.post("/rerank", json=body)).json()
     by_instances = await server.client.post("/vertex", json={"instances": [body, body]})
@@ -99,7 +101,7 @@ async def test_grpc_ranks_texts_of_several_queries_and_says_that_it_does(
 
 
 async def test_inputs_are_documents_unless_the_request_says_queries(
-    server: Bench, oracle: MultiVectorEncoder
+    server: InProcessServer, oracle: MultiVectorEncoder
 ) -> None:
     async def vectors(**body: Any) -> Any:
         answer = await server.client.post("/v1/encode", json={"inputs": [QUERY]} | body)
@@ -112,7 +114,7 @@ async def test_inputs_are_documents_unless_the_request_says_queries(
         np.testing.assert_allclose(await vectors(**body), as_query, atol=FP32_MAX_ABS_DIFF)
 
 
-async def test_tokens_of_a_query_are_those_that_its_vectors_are_of(server: Bench) -> None:
+async def test_tokens_of_a_query_are_those_that_its_vectors_are_of(server: InProcessServer) -> None:
     body = {"inputs": [QUERY], "outputs": ["tokens", "multi_vector"], "input_type": "query"}
     content = (await server.client.post("/v1/encode", json=body)).json()
     texts = [token["text"] for token in content["tokens"][0]]
@@ -121,7 +123,7 @@ async def test_tokens_of_a_query_are_those_that_its_vectors_are_of(server: Bench
     assert content["token_counts"] == [24] == [len(texts)] == [len(content["multi_vector"][0])]
 
 
-async def test_a_request_has_its_documents_pooled(server: Bench) -> None:
+async def test_a_request_has_its_documents_pooled(server: InProcessServer) -> None:
     """The oracle pools the server's own vectors: those of a random model lie so close together that the last digit of
     another library's decides which are merged."""
     pooling = HierarchicalTokenPooling(2.0)

@@ -18,17 +18,18 @@ from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server import limits
 from embedserve_runtime.service.readiness import Phase
-from tests.runtime.serve_kit import Bench, GatedRun, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_runners import GatedRun
 
 EMBED = "/embed"
 SCOPE = {"type": "http", "method": "POST", "path": EMBED, "query_string": b"", "headers": []}
 
 
-def post(server: Bench, **body: Any) -> asyncio.Task[httpx.Response]:
+def post(server: InProcessServer, **body: Any) -> asyncio.Task[httpx.Response]:
     return asyncio.create_task(server.client.post(EMBED, json=body))
 
 
-async def queued(server: Bench, inputs: int) -> None:
+async def queued(server: InProcessServer, inputs: int) -> None:
     """So many inputs wait behind the engine."""
     while server.dispatcher.queued_inputs < inputs:  # noqa: ASYNC110  # turns of the loop, no time
         await asyncio.sleep(0)
@@ -36,7 +37,7 @@ async def queued(server: Bench, inputs: int) -> None:
 
 async def test_a_full_queue_is_429_with_the_seconds_to_wait() -> None:
     gate = GatedRun()
-    async with bench(gate, limits=Limits(8, 1_000, queue_inputs=2)) as server:
+    async with serve_in_process(gate, limits=Limits(8, 1_000, queue_inputs=2)) as server:
         running = post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
         waiting = post(server, inputs=["hello", "world"])
@@ -45,16 +46,16 @@ async def test_a_full_queue_is_429_with_the_seconds_to_wait() -> None:
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error_type"] == "Overloaded"
-        assert server.metric("embedserve_queue_depth") == 2
-        assert server.metric("te_queue_size") == 2
-        assert server.metric("embedserve_queue_tokens") == 6
+        assert server.get_metric("embedserve_queue_depth") == 2
+        assert server.get_metric("te_queue_size") == 2
+        assert server.get_metric("embedserve_queue_tokens") == 6
         gate.release()
         assert [(await task).status_code for task in (running, waiting)] == [200, 200]
-        assert server.metric("embedserve_queue_depth") == 0
+        assert server.get_metric("embedserve_queue_depth") == 0
 
 
 async def test_a_request_that_could_never_wait_is_422_and_not_told_to_come_back() -> None:
-    async with bench(limits=Limits(8, 1_000, queue_inputs=2)) as server:
+    async with serve_in_process(limits=Limits(8, 1_000, queue_inputs=2)) as server:
         refused = await post(server, inputs=["a", "b", "c"])
     assert refused.status_code == 422
     assert "retry-after" not in refused.headers
@@ -64,7 +65,7 @@ async def test_a_request_that_could_never_wait_is_422_and_not_told_to_come_back(
 async def test_a_million_token_ids_are_refused_by_their_commas_before_they_are_parsed(nested: bool) -> None:
     ids = "5," * 999_989 + '"not an id"'
     content = f'{{"inputs": [[{ids}]]}}' if nested else f'{{"inputs": [{ids}]}}'
-    async with bench(memory=RequestMemory(2**23, 2**24)) as server:
+    async with serve_in_process(memory=RequestMemory(2**23, 2**24)) as server:
         answer = await server.client.post(EMBED, content=content)
     assert answer.status_code == 422
     assert answer.json()["error"] == "the body has more than 131072 values; send fewer at a time"
@@ -72,7 +73,7 @@ async def test_a_million_token_ids_are_refused_by_their_commas_before_they_are_p
 
 async def test_a_request_not_answered_in_time_is_504() -> None:
     gate = GatedRun()
-    async with bench(gate, batching=BatchingSettings(request_timeout_seconds=0.001)) as server:
+    async with serve_in_process(gate, batching=BatchingSettings(request_timeout_seconds=0.001)) as server:
         answer = await post(server, inputs="hello")
         gate.release()
     assert answer.status_code == 504
@@ -83,7 +84,7 @@ async def test_a_request_not_answered_in_time_is_504() -> None:
 async def test_a_request_whose_inputs_take_too_long_to_tokenize_is_504_in_its_time(route: str) -> None:
     """A text of megabytes without a blank took 10 s with a limit of 1 s."""
     release = threading.Event()
-    async with bench() as server:
+    async with serve_in_process() as server:
         others = [asyncio.create_task(server.service.run_in_thread(release.wait)) for _ in range(64)]
         await asyncio.sleep(0)
         answer = await server.client.post(
@@ -100,7 +101,7 @@ async def test_of_many_instances_some_at_a_time_are_queued_and_all_are_answered_
     gate = GatedRun()
     count = 2 * MAX_CONCURRENT_INSTANCES + 1
     instances = [{"inputs": [[1 + index % 5]]} for index in range(count)]
-    async with bench(gate) as server:
+    async with serve_in_process(gate) as server:
         asking = asyncio.create_task(server.client.post("/vertex", json={"instances": instances}))
         await asyncio.to_thread(gate.entered.acquire)
         while server.dispatcher.open_requests < MAX_CONCURRENT_INSTANCES:  # noqa: ASYNC110  # turns of the loop
@@ -117,7 +118,7 @@ async def test_of_many_instances_some_at_a_time_are_queued_and_all_are_answered_
 async def test_the_time_of_a_client_holds_for_all_instances_together() -> None:
     gate = GatedRun()
     instances = [{"inputs": "hello"}] * (2 * MAX_CONCURRENT_INSTANCES)
-    async with bench(gate) as server:
+    async with serve_in_process(gate) as server:
         answer = await server.client.post(
             "/vertex", json={"instances": instances}, headers={"x-embedserve-timeout": "0.05"}
         )
@@ -128,7 +129,7 @@ async def test_the_time_of_a_client_holds_for_all_instances_together() -> None:
 async def test_bytes_of_all_requests_together_are_bounded() -> None:
     gate = GatedRun()
     memory = RequestMemory(max_body_bytes=10_000, max_pending_bytes=2 * MIN_REQUEST_BYTES)
-    async with bench(gate, memory=memory) as server:
+    async with serve_in_process(gate, memory=memory) as server:
         first, second = post(server, inputs="hello"), post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
         refused = await post(server, inputs="hello")
@@ -147,7 +148,7 @@ async def test_a_body_over_the_bound_is_413(announced: bool) -> None:
             yield b"x" * 100
 
     memory = RequestMemory(max_body_bytes=1_000, max_pending_bytes=10_000)
-    async with bench(memory=memory) as server:
+    async with serve_in_process(memory=memory) as server:
         content = b"x" * 3_000 if announced else chunks()
         answer = await server.client.post(EMBED, content=content)
     assert answer.status_code == 413
@@ -157,7 +158,7 @@ async def test_a_body_over_the_bound_is_413(announced: bool) -> None:
 
 async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None:
     gate = GatedRun()
-    async with bench(gate) as server:
+    async with serve_in_process(gate) as server:
         running = post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
         gone = asyncio.Event()
@@ -169,12 +170,12 @@ async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None
         assert server.dispatcher.queued_inputs == 0
         gate.release()
         assert (await running).status_code == 200
-        assert server.metric("embedserve_requests_total", {"route": EMBED, "status": "499"}) == 1
+        assert server.get_metric("embedserve_requests_total", {"route": EMBED, "status": "499"}) == 1
         assert server.context.memory.pending == 0
     assert len(gate.batches) == 1
 
 
-async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Message]:
+async def call_until(server: InProcessServer, body: bytes, gone: asyncio.Event) -> list[Message]:
     """Call the application as a server does, with a client that leaves when `gone` is set."""
     sent: list[Message] = []
     incoming: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -194,7 +195,7 @@ async def call_until(server: Bench, body: bytes, gone: asyncio.Event) -> list[Me
 
 
 async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         incoming: Iterator[Message] = iter(
             [
                 {"type": "http.request", "body": b'{"inputs"', "more_body": True},
@@ -214,12 +215,12 @@ async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
             send,
         )
         assert server.context.memory.pending == 0
-        assert server.metric("embedserve_requests_in_flight") == 0
+        assert server.get_metric("embedserve_requests_in_flight") == 0
 
 
 async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY_SECONDS", WATCH_SECONDS)
-    async with bench() as server:
+    async with serve_in_process() as server:
         incoming: Iterator[Message] = iter([{"type": "http.request", "body": b"{", "more_body": True}])
         sent: list[Message] = []
 
@@ -253,7 +254,7 @@ PROBES = [
 async def test_probes_and_routes_in_each_phase(
     phase: Phase, has_service: bool, want_ready: int, want_embed: int
 ) -> None:
-    async with bench(ready=has_service) as server:
+    async with serve_in_process(ready=has_service) as server:
         server.context.readiness.move(phase, "a sentence about it")
         ready = await server.client.get("/readyz")
         health = await server.client.get("/health")
@@ -272,7 +273,7 @@ async def test_probes_and_routes_in_each_phase(
 
 async def test_probes_are_answered_while_the_engine_is_busy() -> None:
     gate = GatedRun()
-    async with bench(gate) as server:
+    async with serve_in_process(gate) as server:
         running = post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
         answers = [await server.client.get(path) for path in ("/livez", "/readyz", "/health", "/metrics")]

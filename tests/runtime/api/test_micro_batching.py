@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from tests.runtime.serve_kit import Bench, GatedRun, bench, listening, mean_of_ids
+from tests.support.in_process_server import InProcessServer, listen, serve_in_process
+from tests.support.tiny_runners import GatedRun, build_mean_run
 
 
 class Reply(NamedTuple):
@@ -43,8 +44,8 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(server: Bench, count: int = 1) -> AsyncIterator[list[Client]]:
-    async with listening(server) as port:
+async def connected(server: InProcessServer, count: int = 1) -> AsyncIterator[list[Client]]:
+    async with listen(server) as port:
         clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(count)]
         try:
             yield clients
@@ -56,7 +57,7 @@ async def connected(server: Bench, count: int = 1) -> AsyncIterator[list[Client]
 async def test_requests_that_come_together_get_their_own_answers() -> None:
     texts = ["hello", "", "world " * 40, "deep learning", "a", "numbers of a list"]
     wanted = {"normalize": False}
-    async with bench() as server, connected(server, len(texts)) as clients:
+    async with serve_in_process() as server, connected(server, len(texts)) as clients:
         alone = [
             await clients[0].ask("/embed", json.dumps({"inputs": text} | wanted).encode()) for text in texts
         ]
@@ -69,7 +70,7 @@ async def test_requests_that_come_together_get_their_own_answers() -> None:
 
 async def test_requests_sent_ahead_are_answered_in_their_order_whatever_their_size() -> None:
     bodies = [json.dumps({"inputs": ["hello world"] * (1 + 30 * (n % 2))}).encode() for n in range(6)]
-    async with bench() as server, connected(server) as (client,):
+    async with serve_in_process() as server, connected(server) as (client,):
         for body in bodies:
             client.send("/embed", body)
         rows = [len(json.loads((await client.reply()).body)) for _ in bodies]
@@ -83,7 +84,7 @@ async def test_one_bad_row_fails_only_its_own_request() -> None:
         return rows
 
     texts = ["hello world", "hello", "a vector is"]  # `hello` has three tokens with its special ones
-    async with bench(run) as server, connected(server, len(texts)) as clients:
+    async with serve_in_process(run) as server, connected(server, len(texts)) as clients:
         for client, text in zip(clients, texts, strict=True):
             client.send("/embed", json.dumps({"inputs": text}).encode())
         statuses = [(await client.reply()).status for client in clients]
@@ -91,20 +92,20 @@ async def test_one_bad_row_fails_only_its_own_request() -> None:
 
 
 async def test_a_client_that_leaves_takes_its_request_along_and_is_counted() -> None:
-    gate = GatedRun(mean_of_ids())
+    gate = GatedRun(build_mean_run())
     route = {"route": "/embed", "status": "499"}
-    async with bench(gate) as server, connected(server, 2) as (stays, leaves):
+    async with serve_in_process(gate) as server, connected(server, 2) as (stays, leaves):
         stays.send("/embed", b'{"inputs":"hello"}')
         await asyncio.to_thread(gate.entered.acquire)
         leaves.send("/embed", b'{"inputs":"world"}')
         while server.dispatcher.queued_inputs != 1:  # noqa: ASYNC110  # turns of the loop, no time
             await asyncio.sleep(0)
         leaves.writer.close()
-        while server.metric("embedserve_requests_total", route) != 1:  # noqa: ASYNC110
+        while server.get_metric("embedserve_requests_total", route) != 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert server.dispatcher.queued_inputs == 0
         gate.release()
         assert (await stays.reply()).status == 200
-        assert server.metric("embedserve_requests_in_flight") == 0
+        assert server.get_metric("embedserve_requests_in_flight") == 0
         assert server.context.memory.pending == 0
     assert len(gate.batches) == 1

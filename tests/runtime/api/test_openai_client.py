@@ -14,10 +14,11 @@ import pytest
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.scheduling.policy import Limits
-from tests.runtime.serve_kit import Bench, GatedRun, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_runners import GatedRun
 
 
-def client_of(server: Bench) -> openai.AsyncOpenAI:
+def client_of(server: InProcessServer) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         base_url="http://test/v1",
         api_key="unused",
@@ -28,7 +29,7 @@ def client_of(server: Bench) -> openai.AsyncOpenAI:
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64", None])
 async def test_vectors_arrive_as_the_plain_route_gives_them(encoding_format: Any) -> None:
-    async with bench() as server, client_of(server) as client:
+    async with serve_in_process() as server, client_of(server) as client:
         want = (await server.client.post("/embed", json={"inputs": ["hello", "world"]})).json()
         options = {"encoding_format": encoding_format} if encoding_format else {}
         answer = await client.embeddings.create(model="any", input=["hello", "world"], **options)
@@ -40,7 +41,7 @@ async def test_vectors_arrive_as_the_plain_route_gives_them(encoding_format: Any
 
 
 async def test_dimensions_and_token_ids_arrive() -> None:
-    async with bench(openai_token_ids=True) as server, client_of(server) as client:
+    async with serve_in_process(openai_token_ids=True) as server, client_of(server) as client:
         answer = await client.embeddings.create(model="any", input=[[5, 6], [7]], dimensions=3)
     assert [len(item.embedding) for item in answer.data] == [3, 3]
     assert answer.usage.total_tokens == 3
@@ -65,7 +66,7 @@ REFUSED = [
 async def test_refusals_are_the_clients_own_exceptions(
     request_fields: Any, headers: dict[str, str], error: type[openai.APIStatusError], want_code: str
 ) -> None:
-    async with bench() as server, client_of(server) as client:
+    async with serve_in_process() as server, client_of(server) as client:
         with pytest.raises(error) as caught:
             await client.embeddings.create(model="any", extra_headers=headers, **request_fields)
     assert caught.value.code == want_code
@@ -74,7 +75,10 @@ async def test_refusals_are_the_clients_own_exceptions(
 
 async def test_a_full_queue_is_a_rate_limit_error() -> None:
     gate = GatedRun()
-    async with bench(gate, limits=Limits(8, 100, queue_inputs=1)) as server, client_of(server) as client:
+    async with (
+        serve_in_process(gate, limits=Limits(8, 100, queue_inputs=1)) as server,
+        client_of(server) as client,
+    ):
         running = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
         await asyncio.to_thread(gate.entered.acquire)
         waiting = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
@@ -91,10 +95,10 @@ async def test_failures_of_the_server_are_internal_server_errors() -> None:
     def broken(batch: PackedBatch) -> Any:
         raise EngineFailure("out of memory")
 
-    async with bench(broken) as server, client_of(server) as client:
+    async with serve_in_process(broken) as server, client_of(server) as client:
         with pytest.raises(openai.InternalServerError, match="out of memory"):
             await client.embeddings.create(model="any", input="hello")
-    async with bench(ready=False) as server, client_of(server) as client:
+    async with serve_in_process(ready=False) as server, client_of(server) as client:
         with pytest.raises(openai.InternalServerError, match="not ready") as caught:
             await client.embeddings.create(model="any", input="hello")
     assert caught.value.status_code == 503

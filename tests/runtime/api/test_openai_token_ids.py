@@ -11,20 +11,20 @@ import tiktoken
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
-from tests.runtime.serve_kit import Bench, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
 
 OTHER_ROUTES = [("/embed", {"inputs": [5, 6]}), ("/v1/encode", {"inputs": [[5, 6]]})]
 MIXED: list[Any] = [[5, 6], [[5, 6]], ["hello", [5]]]
 
 
-def counted(server: Bench, outcome: str) -> float | None:
-    return server.metric("embedserve_openai_token_id_requests_total", {"outcome": outcome})
+def counted(server: InProcessServer, outcome: str) -> float | None:
+    return server.get_metric("embedserve_openai_token_id_requests_total", {"outcome": outcome})
 
 
 @pytest.mark.parametrize("ids", MIXED)
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
 async def test_they_are_refused_with_the_clients_setting_by_name_and_counted(path: str, ids: Any) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(path, json={"input": ids})
         assert (counted(server, "taken"), counted(server, "refused")) == (0, 1)
     assert answer.status_code == 422
@@ -36,7 +36,7 @@ async def test_they_are_refused_with_the_clients_setting_by_name_and_counted(pat
 
 @pytest.mark.parametrize("ids", MIXED)
 async def test_the_setting_allows_them_and_they_are_counted(ids: Any) -> None:
-    async with bench(openai_token_ids=True) as server:
+    async with serve_in_process(openai_token_ids=True) as server:
         answer = await server.client.post("/v1/embeddings", json={"input": ids})
         assert (counted(server, "taken"), counted(server, "refused")) == (1, 0)
     assert answer.status_code == 200, answer.text
@@ -44,7 +44,7 @@ async def test_the_setting_allows_them_and_they_are_counted(ids: Any) -> None:
 
 @pytest.mark.parametrize(("path", "body"), OTHER_ROUTES)
 async def test_other_routes_take_them_and_texts_are_not_counted(path: str, body: Any) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         assert (await server.client.post(path, json=body)).status_code == 200
         assert (
             await server.client.post("/v1/embeddings", json={"input": ["a", "hello [5]"]})
@@ -64,7 +64,7 @@ async def test_langchain_as_it_is_by_default_learns_which_setting_to_change(
 ) -> None:
     monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: bytes_encoding())
     async with (
-        bench() as server,
+        serve_in_process() as server,
         openai.DefaultAsyncHttpxClient(transport=httpx2.ASGITransport(server.app)) as http,
     ):
         embedder = OpenAIEmbeddings(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from tests.runtime.serve_kit import GatedRun, bench, mean_of_ids
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_runners import GatedRun, build_mean_run
 
 
 async def test_texts_are_read_and_tokenised_and_answers_written_while_the_engine_runs() -> None:
-    mean, second_batch = mean_of_ids(), GatedRun()
+    mean, second_batch = build_mean_run(), GatedRun()
 
     def run(batch: PackedBatch) -> FloatArray:
         return mean(batch) if len(first_batch.batches) == 1 else second_batch(batch)
 
     first_batch = GatedRun(run)
-    async with bench(first_batch) as server:
+    async with serve_in_process(first_batch) as server:
         first = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
         await asyncio.to_thread(first_batch.entered.acquire)
         second = asyncio.create_task(server.client.post("/embed", json={"inputs": ["hello", "world"]}))

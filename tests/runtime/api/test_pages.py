@@ -13,7 +13,7 @@ from embedserve_runtime.api import errors as http_errors
 from embedserve_runtime.api.errors import STATUSES, TABLE, find_http_error
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES, FORWARDED, MANAGEMENT_ROUTES, OTHER, ROUTES
 from embedserve_runtime.errors import EmbedserveError
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 
 NAMES = (
     "embedserve_requests_total",
@@ -39,7 +39,7 @@ NAMES = (
 
 
 async def test_every_series_is_there_before_the_first_request() -> None:
-    async with bench(ready=False) as server:
+    async with serve_in_process(ready=False) as server:
         page = await server.client.get("/metrics")
     assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = {line.split(" ")[0] for line in page.text.splitlines() if not line.startswith("#")}
@@ -50,13 +50,13 @@ async def test_every_series_is_there_before_the_first_request() -> None:
 
 
 async def test_asking_how_it_is_does_not_make_a_server_busy() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         page = (await server.client.get("/metrics")).text
     assert "\nembedserve_requests_in_flight 0" in page
 
 
 async def test_every_metric_has_help() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         page = (await server.client.get("/metrics")).text
     typed = set(re.findall(r"^# TYPE (\S+)", page, re.M))
     helped = {name for name, text in re.findall(r"^# HELP (\S+) (.*)$", page, re.M) if text}
@@ -64,7 +64,7 @@ async def test_every_metric_has_help() -> None:
 
 
 async def test_the_model_is_named_with_its_vector_space() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         labels = {
             "model": "tiny",
             "revision": "local",
@@ -72,13 +72,13 @@ async def test_the_model_is_named_with_its_vector_space() -> None:
             "dimensions": "8",
             "max_length": "32",
         }
-        assert server.metric("embedserve_model_info", labels) == 1
+        assert server.get_metric("embedserve_model_info", labels) == 1
 
 
 @pytest.fixture
 async def document() -> dict[str, Any]:
     """The document of a server without a management port."""
-    async with bench() as server:
+    async with serve_in_process() as server:
         found: dict[str, Any] = (await server.client.get("/openapi.json")).json()
         assert (await server.client.get("/api-doc/openapi.json")).json() == found, "as TEI has it"
         return found
@@ -117,7 +117,7 @@ PAGES = ("/docs", "/redoc")
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_the_documentation_pages_need_nothing_from_elsewhere(path: str) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         page = await server.client.get(path)
         assert page.headers["content-type"].startswith("text/html")
         links = re.findall(r"""(?:href|src|url|spec-url)(?:=|: )["']([^"']+)["']""", page.text)

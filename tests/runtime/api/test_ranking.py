@@ -11,9 +11,11 @@ import pytest
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.heads.description import ScoreFunction
 from embedserve_runtime.scheduling.policy import Limits
-from tests.runtime.serve_kit import VOCABULARY, bench, classifier_of, mean_of_ids
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import VOCABULARY, build_classifier_card
+from tests.support.tiny_runners import build_mean_run
 
-RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
+RERANKER = build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID)
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
 QUERY = "hello"
 TEXTS = ["a vector", "world", "list of numbers"]
@@ -24,7 +26,7 @@ class Recorded:
 
     def __init__(self) -> None:
         self.sequences: list[str] = []
-        self._run = mean_of_ids(1)
+        self._run = build_mean_run(1)
 
     def __call__(self, batch: PackedBatch) -> FloatArray:
         bounds = batch.cu_seqlens.tolist()
@@ -34,7 +36,7 @@ class Recorded:
 
 
 async def post(path: str, body: Any, **options: Any) -> Any:
-    async with bench(**{"card": RERANKER, **options}) as server:
+    async with serve_in_process(**{"card": RERANKER, **options}) as server:
         return await server.client.post(path, json={"query": QUERY, **body})
 
 
@@ -182,7 +184,7 @@ async def test_a_long_query_before_many_documents_is_refused_with_the_number_of_
 
 
 async def test_measures_that_score_does_not_have_are_refused_with_those_that_it_has() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         body = {"query": "a", "documents": ["b"], "weights": {"dense": 1.0, "colbert": 1.0}}
         answer = await server.client.post("/v1/score", json=body)
     assert answer.status_code == 422

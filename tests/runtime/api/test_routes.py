@@ -16,7 +16,9 @@ from embedserve_runtime.api.routes import EMBEDDING_ROUTES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
-from tests.runtime.serve_kit import DIMENSIONS, SPACE, VOCABULARY, Bench, bench, card_of, mean_of_ids
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import DIMENSIONS, SPACE, VOCABULARY, build_card
+from tests.support.tiny_runners import build_mean_run
 
 HELLO = VOCABULARY.index("hello")
 JSON = {"content-type": "application/json"}
@@ -25,7 +27,7 @@ JSON = {"content-type": "application/json"}
 def rows_of(*sequences: list[int], dimensions: int = DIMENSIONS, unit: bool = True) -> FloatArray:
     """What the test's engine gives for token ids."""
     packed = PackedBatch.pack([np.array(sequence, dtype=np.int32) for sequence in sequences])
-    rows = mean_of_ids()(packed)[:, :dimensions]
+    rows = build_mean_run()(packed)[:, :dimensions]
     return normalize(rows) if unit else rows
 
 
@@ -80,7 +82,7 @@ EMBED = [
 
 @pytest.mark.parametrize(("body", "want_rows"), EMBED)
 async def test_embed(body: dict[str, Any], want_rows: FloatArray) -> None:
-    async with bench(card=card_of(prompts={"query": "query: "})) as server:
+    async with serve_in_process(card=build_card(prompts={"query": "query: "})) as server:
         answer = await server.client.post("/embed", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
@@ -88,15 +90,15 @@ async def test_embed(body: dict[str, Any], want_rows: FloatArray) -> None:
 
 
 async def test_the_numbers_of_an_answer_are_exactly_the_float32_values() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/embed", json={"inputs": "hello world", "normalize": False})
     want_row = rows_of(ids_of("hello world"), unit=False)
     assert np.array(answer.json(), dtype=np.float32).tobytes() == want_row.tobytes()
 
 
 async def test_a_default_prompt_applies_to_texts_and_not_to_ids() -> None:
-    card = card_of(prompts={"query": "query: ", "none": ""}, default_prompt="query")
-    async with bench(card=card) as server:
+    card = build_card(prompts={"query": "query: ", "none": ""}, default_prompt="query")
+    async with serve_in_process(card=card) as server:
         answer = await server.client.post("/embed", json={"inputs": ["world", [HELLO]]})
         without = await server.client.post("/embed", json={"inputs": "world", "prompt_name": "none"})
     np.testing.assert_allclose(answer.json(), rows_of(ids_of("query : world"), [HELLO]), rtol=1e-6)
@@ -104,8 +106,8 @@ async def test_a_default_prompt_applies_to_texts_and_not_to_ids() -> None:
 
 
 async def test_a_model_with_a_cut_of_its_own_gives_that_many_dimensions() -> None:
-    card = card_of(dimensions=4, full_dimensions=DIMENSIONS)
-    async with bench(card=card) as server:
+    card = build_card(dimensions=4, full_dimensions=DIMENSIONS)
+    async with serve_in_process(card=card) as server:
         answer = await server.client.post("/embed", json={"inputs": "hello"})
         refused = await server.client.post("/embed", json={"inputs": "hello", "dimensions": 5})
     np.testing.assert_allclose(answer.json(), rows_of(ids_of("hello"), dimensions=4), rtol=1e-6)
@@ -114,7 +116,7 @@ async def test_a_model_with_a_cut_of_its_own_gives_that_many_dimensions() -> Non
 
 
 async def test_headers_tell_the_space_the_counts_and_the_times() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(
             "/embed", json={"inputs": ["hello", "a vector"]}, headers={"x-request-id": "mine-1"}
         )
@@ -143,7 +145,7 @@ OPENAI = [
 async def test_openai_embeddings(
     body: dict[str, Any], want_rows: FloatArray, want_tokens: int, encoding_format: str | None
 ) -> None:
-    async with bench(openai_token_ids=True) as server:
+    async with serve_in_process(openai_token_ids=True) as server:
         answer = await server.client.post("/v1/embeddings", json=body | {"encoding_format": encoding_format})
     assert answer.status_code == 200, answer.text
     content = answer.json()
@@ -161,9 +163,9 @@ async def test_openai_embeddings(
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
 async def test_an_answer_too_large_for_one_piece_is_the_same(path: str) -> None:
-    card = card_of(dimensions=1_024)
-    run = mean_of_ids(1_024)
-    async with bench(run, card=card, openai_token_ids=True) as server:
+    card = build_card(dimensions=1_024)
+    run = build_mean_run(1_024)
+    async with serve_in_process(run, card=card, openai_token_ids=True) as server:
         field = "inputs" if path == "/embed" else "input"
         answer = await server.client.post(path, json={field: [[5, i % 20] for i in range(300)]})
     content = answer.json()
@@ -175,8 +177,8 @@ async def test_an_answer_too_large_for_one_piece_is_the_same(path: str) -> None:
 
 
 async def test_info_tells_the_model_and_its_limits() -> None:
-    card = card_of(prompts={"query": "query: "}, default_prompt="query")
-    async with bench(card=card, batching=BatchingSettings(max_client_batch_size=7)) as server:
+    card = build_card(prompts={"query": "query: "}, default_prompt="query")
+    async with serve_in_process(card=card, batching=BatchingSettings(max_client_batch_size=7)) as server:
         answer = await server.client.get("/info")
     assert answer.headers["x-embedserve-vector-space"] == SPACE
     info = answer.json()
@@ -247,7 +249,7 @@ ERRORS = [
 
 
 async def test_the_error_about_a_prompt_quotes_the_beginning_of_a_long_name() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/embed", json={"inputs": "a", "prompt_name": "p" * 100_000})
     assert answer.status_code == 422
     assert f"{'p' * 100!r} does not exist" in answer.json()["error"]
@@ -261,7 +263,7 @@ async def test_errors_say_the_cause_and_the_server_goes_on(
     field = b"inputs" if path == "/embed" else b"input"
     memory = RequestMemory(max_body_bytes=4_096, max_pending_bytes=2**20)
     batching = BatchingSettings(max_client_batch_size=4)
-    async with bench(batching=batching, memory=memory, openai_token_ids=True) as server:
+    async with serve_in_process(batching=batching, memory=memory, openai_token_ids=True) as server:
         answer = await server.client.post(path, content=body.replace(b"FIELD", field), headers=headers)
         after = await server.client.post(path, json={field.decode(): "hello"})
     assert answer.status_code == want_status, answer.text
@@ -297,7 +299,7 @@ def check_error_shape(path: str, content: dict[str, Any]) -> str:
     ],
 )
 async def test_what_tei_calls_a_validation_error(body: dict[str, Any], want_message: str) -> None:
-    async with bench(card=card_of(prompts={"query": "query: "})) as server:
+    async with serve_in_process(card=build_card(prompts={"query": "query: "})) as server:
         answer = await server.client.post("/embed", json={"inputs": "hello " * 50} | body)
     assert answer.status_code == 422
     assert answer.json()["error_type"] == "Validation"
@@ -305,7 +307,7 @@ async def test_what_tei_calls_a_validation_error(body: dict[str, Any], want_mess
 
 
 async def test_a_prompt_cannot_be_put_before_ids() -> None:
-    async with bench(card=card_of(prompts={"query": "query: "})) as server:
+    async with serve_in_process(card=build_card(prompts={"query": "query: "})) as server:
         answer = await server.client.post("/embed", json={"inputs": [[5]], "prompt_name": "query"})
     assert answer.status_code == 422
 
@@ -315,7 +317,7 @@ async def test_a_prompt_cannot_be_put_before_ids() -> None:
     [{}, {"content-type": "application/json; charset=utf-8"}, {"content-type": "application/vnd.api+json"}],
 )
 async def test_json_may_be_declared_in_other_ways_or_not_at_all(headers: dict[str, str]) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/embed", content=b'{"inputs":"hello"}', headers=headers)
     assert answer.status_code == 200
 
@@ -330,7 +332,7 @@ async def test_json_may_be_declared_in_other_ways_or_not_at_all(headers: dict[st
     ],
 )
 async def test_wrong_paths_and_methods_are_json_too(method: str, path: str, want_status: int) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.request(method, path)
     assert answer.status_code == want_status
     assert check_error_shape(path, answer.json())
@@ -339,7 +341,7 @@ async def test_wrong_paths_and_methods_are_json_too(method: str, path: str, want
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 async def test_a_value_that_is_no_number_fails_its_own_request_only(bad: float) -> None:
-    good = mean_of_ids()
+    good = build_mean_run()
 
     def run(batch: PackedBatch) -> FloatArray:
         rows = good(batch)
@@ -348,7 +350,7 @@ async def test_a_value_that_is_no_number_fails_its_own_request_only(bad: float) 
         ] = bad
         return rows
 
-    async with bench(run) as server:
+    async with serve_in_process(run) as server:
         broken = await server.client.post("/embed", json={"inputs": [[13], [5]]})
         fine = await server.client.post("/embed", json={"inputs": [[5]]})
     assert broken.status_code == 500
@@ -360,7 +362,7 @@ async def test_a_value_that_is_no_number_fails_its_own_request_only(bad: float) 
 async def test_an_unexpected_error_is_a_500_that_tells_nothing_of_its_inside(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         server.service._encoders = None  # type: ignore[assignment]  # a bug, as far as the route can tell
         answer = await server.client.post("/embed", json={"inputs": "hello"})
     assert answer.status_code == 500
@@ -411,7 +413,7 @@ POSTS = [*EMBEDDING_ROUTES, "/decode", "/tokenize"]
 @settings(max_examples=120, deadline=None)
 @given(path=st.sampled_from(POSTS), body=likely_bodies | json_values)
 async def test_any_json_gets_a_valid_answer_and_never_a_500(path: str, body: Any) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(path, content=json.dumps(body), headers=JSON)
     assert answer.status_code in {200, 400, 422, 424}, answer.text
     content = answer.json()
@@ -419,25 +421,25 @@ async def test_any_json_gets_a_valid_answer_and_never_a_500(path: str, body: Any
         check_error_shape(path, content)
 
 
-def counted(server: Bench, route: str, status: int) -> float | None:
-    return server.metric("embedserve_requests_total", {"route": route, "status": str(status)})
+def counted(server: InProcessServer, route: str, status: int) -> float | None:
+    return server.get_metric("embedserve_requests_total", {"route": route, "status": str(status)})
 
 
 async def test_every_outcome_is_counted_once() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         for body in ({"inputs": "hello"}, {"inputs": "world"}, {"inputs": ""}, {"inputs": 5}):
             await server.client.post("/embed", json=body)
         await server.client.get("/nope")
         assert [counted(server, "/embed", status) for status in (200, 400, 422, 500)] == [2, 1, 1, 0]
         assert counted(server, "other", 404) == 1
-        assert server.metric("embedserve_inputs_total") == 2
-        assert server.metric("embedserve_tokens_total") == 6
-        assert server.metric("embedserve_requests_in_flight") == 0
+        assert server.get_metric("embedserve_inputs_total") == 2
+        assert server.get_metric("embedserve_tokens_total") == 6
+        assert server.get_metric("embedserve_requests_in_flight") == 0
         single = {"method": "single"}
-        assert [server.metric(f"te_request_{name}", single) for name in ("count", "success")] == [4, 2]
-        assert server.metric("te_request_failure", {"err": "validation"}) == 2
-        assert [server.metric(f"te_embed_{name}") for name in ("count", "success")] == [3, 2]
+        assert [server.get_metric(f"te_request_{name}", single) for name in ("count", "success")] == [4, 2]
+        assert server.get_metric("te_request_failure", {"err": "validation"}) == 2
+        assert [server.get_metric(f"te_embed_{name}") for name in ("count", "success")] == [3, 2]
         for histogram in ("te_request_duration", "te_embed_queue_duration", "te_request_input_length"):
-            assert server.metric(f"{histogram}_count") == 2
-        assert server.metric("te_request_input_length_bucket", {"le": "4"}) == 2
-        assert server.metric("te_batch_next_tokens_sum") == 6
+            assert server.get_metric(f"{histogram}_count") == 2
+        assert server.get_metric("te_request_input_length_bucket", {"le": "4"}) == 2
+        assert server.get_metric("te_batch_next_tokens_sum") == 6

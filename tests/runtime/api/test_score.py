@@ -17,13 +17,15 @@ from embedserve_runtime.model.heads.description import ScoreFunction
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.api.test_scoring import pair_logits
 from tests.runtime.heads.test_bge_m3 import M3
-from tests.runtime.serve_kit import SPACE, GatedRun, bench, card_of, classifier_of, mean_of_ids, splade_card
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import SPACE, build_card, build_classifier_card, build_splade_card
+from tests.support.tiny_runners import GatedRun, build_mean_run
 from tests.support.tiny_tokenizers import WORDS
 
 # Words that query and documents share, more and fewer.
 QUERY = " ".join(WORDS[:20])
 DOCUMENTS = [" ".join(WORDS[:30:2]), "xyz", " ".join(WORDS[18:40]), " ".join(WORDS[:8] * 2)]
-RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
+RERANKER = build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ async def test_scores_are_flag_embeddings_weighted_sums(
     weights: Mapping[str, float] | None, divides: bool, m3: M3, runner: Runner
 ) -> None:
     body = {"query": QUERY, "documents": DOCUMENTS, "weights": weights, "divide_by_weights": divides}
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         answer = (await server.client.post("/v1/score", json=body)).json()
     measures = flag_embedding_scores(m3)
     assert len(set(measures["sparse"].tolist())) > 2
@@ -80,8 +82,8 @@ async def test_scores_are_flag_embeddings_weighted_sums(
 
 
 async def test_all_measures_come_from_one_run_of_the_engine_on_query_and_documents() -> None:
-    run = GatedRun(mean_of_ids())
-    async with bench(run) as server:
+    run = GatedRun(build_mean_run())
+    async with serve_in_process(run) as server:
         run.release()
         body = {"query": "hello", "documents": ["a vector", "a list of numbers"]}
         answer = await server.client.post("/v1/score", json=body)
@@ -93,7 +95,7 @@ async def test_all_measures_come_from_one_run_of_the_engine_on_query_and_documen
 async def test_a_cross_encoder_gives_its_logits() -> None:
     documents = ["a list of numbers", "hello", "vector learning"]
     body = {"query": "deep learning", "documents": documents}
-    async with bench(card=RERANKER) as server:
+    async with serve_in_process(card=RERANKER) as server:
         answer = (await server.client.post("/v1/score", json=body)).json()
     want = pair_logits("deep learning", documents)
     assert list(answer["measures"]) == ["cross_encoder"]
@@ -101,14 +103,14 @@ async def test_a_cross_encoder_gives_its_logits() -> None:
 
 
 async def test_query_and_documents_can_have_prompts_of_their_own() -> None:
-    card = card_of(prompts={"query": "query: ", "passage": "passage: "})
+    card = build_card(prompts={"query": "query: ", "passage": "passage: "})
     body = {
         "query": "hello",
         "documents": ["a vector"],
         "query_prompt_name": "query",
         "document_prompt_name": "passage",
     }
-    async with bench(card=card) as server:
+    async with serve_in_process(card=card) as server:
         answer = (await server.client.post("/v1/score", json=body)).json()
         vectors = (
             await server.client.post("/embed", json={"inputs": ["query: hello", "passage: a vector"]})
@@ -117,22 +119,27 @@ async def test_query_and_documents_can_have_prompts_of_their_own() -> None:
 
 
 REFUSED: dict[str, tuple[ModelCard, dict[str, Any], int, str]] = {
-    "no documents": (card_of(), {"documents": []}, 400, "`documents` cannot be empty"),
-    "an empty document": (card_of(), {"documents": ["a", ""]}, 400, "input 1 is empty"),
-    "an empty query": (card_of(), {"query": ""}, 400, "input 0 is empty"),
+    "no documents": (build_card(), {"documents": []}, 400, "`documents` cannot be empty"),
+    "an empty document": (build_card(), {"documents": ["a", ""]}, 400, "input 1 is empty"),
+    "an empty query": (build_card(), {"query": ""}, 400, "input 0 is empty"),
     "what the model lacks": (
-        card_of(),
+        build_card(),
         {"weights": {"sparse": 1}},
         424,
         "cannot score by `sparse`: it has dense",
     ),
-    "a cross-encoder of vectors": (splade_card(), {"weights": {"cross_encoder": 1}}, 424, "it has sparse"),
-    "several labels": (classifier_of("bad", "good"), {}, 424, "not a re-ranker"),
-    "a weight below 0": (card_of(), {"weights": {"dense": -1}}, 422, "`weights.dense` must be at least 0"),
-    "a weight without bound": (card_of(), {"weights": {"dense": 1e300}}, 422, "from 0 to 1000000"),
-    "weights of 0": (card_of(), {"weights": {"dense": 0}}, 422, "cannot be divided by"),
+    "a cross-encoder of vectors": (
+        build_splade_card(),
+        {"weights": {"cross_encoder": 1}},
+        424,
+        "it has sparse",
+    ),
+    "several labels": (build_classifier_card("bad", "good"), {}, 424, "not a re-ranker"),
+    "a weight below 0": (build_card(), {"weights": {"dense": -1}}, 422, "`weights.dense` must be at least 0"),
+    "a weight without bound": (build_card(), {"weights": {"dense": 1e300}}, 422, "from 0 to 1000000"),
+    "weights of 0": (build_card(), {"weights": {"dense": 0}}, 422, "cannot be divided by"),
     "prompts of a pair": (RERANKER, {"query_prompt_name": "query"}, 422, "pairs get none"),
-    "no such prompt": (card_of(), {"document_prompt_name": "other"}, 422, "'other' does not exist"),
+    "no such prompt": (build_card(), {"document_prompt_name": "other"}, 422, "'other' does not exist"),
 }
 
 
@@ -140,7 +147,7 @@ REFUSED: dict[str, tuple[ModelCard, dict[str, Any], int, str]] = {
 async def test_what_cannot_be_scored_is_refused(
     card: ModelCard, change: dict[str, Any], want_status: int, want_message: str
 ) -> None:
-    async with bench(card=card) as server:
+    async with serve_in_process(card=card) as server:
         answer = await server.client.post("/v1/score", json={"query": "a", "documents": ["b"]} | change)
         queued = server.dispatcher.queued_inputs
     assert answer.status_code == want_status

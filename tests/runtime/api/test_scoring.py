@@ -11,21 +11,20 @@ import pytest
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ScoreFunction
-from tests.runtime.serve_kit import (
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import (
     CLS,
     SEP,
     SPACE,
     VOCABULARY,
-    Run,
-    bench,
-    card_of,
-    classifier_of,
-    mean_of_ids,
-    splade_card,
+    build_card,
+    build_classifier_card,
+    build_splade_card,
 )
+from tests.support.tiny_runners import Run, build_mean_run
 
-RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
-CLASSIFIER = classifier_of("bad", "fine", "good")
+RERANKER = build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID)
+CLASSIFIER = build_classifier_card("bad", "fine", "good")
 QUERY, DOCUMENTS = "deep learning", ["a list of numbers", "hello", "vector learning", "hello"]
 
 
@@ -34,7 +33,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def logits_of(*sequences: list[int], columns: int) -> FloatArray:
-    return mean_of_ids(columns)(PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences]))
+    return build_mean_run(columns)(PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences]))
 
 
 def pair_logits(query: str, documents: list[str]) -> FloatArray:
@@ -47,7 +46,7 @@ def sigmoid(values: FloatArray) -> FloatArray:
 
 
 async def post(path: str, body: Any, card: ModelCard) -> Any:
-    async with bench(card=card) as server:
+    async with serve_in_process(card=card) as server:
         return await server.client.post(path, json=body)
 
 
@@ -83,7 +82,7 @@ def logits_by_length(step: float) -> Run:
 @pytest.mark.parametrize("step", STEEP.values(), ids=STEEP)
 async def test_documents_are_ranked_by_logit_where_their_scores_are_the_same(step: float) -> None:
     want = [*range(len(GROWING))][:: -1 if step > 0 else 1]
-    async with bench(logits_by_length(step), card=RERANKER) as server:
+    async with serve_in_process(logits_by_length(step), card=RERANKER) as server:
         tei = await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})
         best = {"query": QUERY, "documents": GROWING, "top_n": 3}
         cohere = [await server.client.post(f"/v{version}/rerank", json=best) for version in (1, 2)]
@@ -93,9 +92,9 @@ async def test_documents_are_ranked_by_logit_where_their_scores_are_the_same(ste
 
 
 async def test_scores_near_0_and_1_differ_as_their_logits_do() -> None:
-    async with bench(logits_by_length(3), card=RERANKER) as server:
+    async with serve_in_process(logits_by_length(3), card=RERANKER) as server:
         near_1 = (await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})).json()
-    async with bench(logits_by_length(-3), card=RERANKER) as server:
+    async with serve_in_process(logits_by_length(-3), card=RERANKER) as server:
         near_0 = (await server.client.post("/rerank", json={"query": QUERY, "texts": GROWING})).json()
     for item in near_0:
         logit = -3.0 * (6 + item["index"])
@@ -106,8 +105,8 @@ async def test_scores_near_0_and_1_differ_as_their_logits_do() -> None:
 @pytest.mark.parametrize("scores", [ScoreFunction.SOFTMAX, ScoreFunction.SIGMOID])
 async def test_labels_are_ranked_by_logit_where_their_scores_are_the_same(scores: ScoreFunction) -> None:
     steep = np.array([40.0, 60.0, -900.0, -800.0], dtype=np.float32)
-    card = classifier_of("a", "b", "c", "d", scores=scores)
-    async with bench(lambda batch: np.tile(steep, (len(batch.lengths), 1)), card=card) as server:
+    card = build_classifier_card("a", "b", "c", "d", scores=scores)
+    async with serve_in_process(lambda batch: np.tile(steep, (len(batch.lengths), 1)), card=card) as server:
         (labels,) = (await server.client.post("/predict", json={"inputs": [["hello"]]})).json()
     assert [entry["label"] for entry in labels] == ["b", "a", "d", "c"]
 
@@ -158,7 +157,7 @@ RANKING_REFUSED = [
     pytest.param({"max_chunks_per_doc": 3}, RERANKER, 422, "`max_tokens_per_doc`", id="chunks"),
     pytest.param({"instruction": "rank"}, RERANKER, 422, "takes no `instruction`", id="an instruction"),
     pytest.param({}, CLASSIFIER, 424, "it has 3 labels; use /predict", id="a classifier"),
-    pytest.param({}, card_of(), 424, "not a re-ranker model", id="an embedding model"),
+    pytest.param({}, build_card(), 424, "not a re-ranker model", id="an embedding model"),
 ]
 
 
@@ -187,14 +186,14 @@ def weights_of(text: str) -> dict[int, float]:
 
 
 async def test_embed_sparse_gives_every_entry_above_0() -> None:
-    content = (await post("/embed_sparse", {"inputs": ["hello", "a vector"]}, splade_card())).json()
+    content = (await post("/embed_sparse", {"inputs": ["hello", "a vector"]}, build_splade_card())).json()
     for item, text in zip(content, ("hello", "a vector"), strict=True):
         assert {entry["index"]: entry["value"] for entry in item} == pytest.approx(weights_of(text), rel=1e-5)
 
 
 async def test_native_sparse_vectors_with_the_largest_entries_and_their_texts() -> None:
     body = {"inputs": ["hello"], "top_k": 4, "threshold": 0.1, "sparse_tokens": True}
-    content = (await post("/v1/encode", body, splade_card())).json()
+    content = (await post("/v1/encode", body, build_splade_card())).json()
     (vector,) = content["sparse"]
     above = {index: value for index, value in weights_of("hello").items() if value > 0.1}
     want_indices = sorted(sorted(above, key=lambda index: -above[index])[:4])
@@ -206,7 +205,7 @@ async def test_native_sparse_vectors_with_the_largest_entries_and_their_texts() 
 
 async def test_native_sparse_vectors_as_base64() -> None:
     body = {"inputs": "hello", "outputs": ["sparse"], "encoding": "base64", "dtype": "float16"}
-    (vector,) = (await post("/v1/encode", body, splade_card())).json()["sparse"]
+    (vector,) = (await post("/v1/encode", body, build_splade_card())).json()["sparse"]
     want_weights = weights_of("hello")
     assert np.frombuffer(base64.b64decode(vector["indices"]), "<i4").tolist() == list(want_weights)
     values = np.frombuffer(base64.b64decode(vector["values"]), "<f2")
@@ -214,9 +213,11 @@ async def test_native_sparse_vectors_as_base64() -> None:
 
 
 NOT_ENCODED = [
-    pytest.param({"outputs": ["sparse"]}, card_of(), "no sparse vectors", id="sparse of a dense model"),
-    pytest.param({"outputs": ["dense"]}, splade_card(), "no dense vectors", id="dense of a sparse model"),
-    pytest.param({"outputs": ["multi_vector"]}, card_of(), "no multi-vectors", id="multi-vectors"),
+    pytest.param({"outputs": ["sparse"]}, build_card(), "no sparse vectors", id="sparse of a dense model"),
+    pytest.param(
+        {"outputs": ["dense"]}, build_splade_card(), "no dense vectors", id="dense of a sparse model"
+    ),
+    pytest.param({"outputs": ["multi_vector"]}, build_card(), "no multi-vectors", id="multi-vectors"),
     pytest.param({}, RERANKER, "use /rerank", id="a reranker"),
 ]
 

@@ -20,7 +20,7 @@ from tests.runtime.heads import test_bge_m3, test_causal
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines import test_dense_routes, test_routes_of_models
 from tests.runtime.pipelines.folders import TEXTS, bert
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 from tests.support.models import tiny_bert
 from tests.support.tokenizers import with_minilm_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -42,7 +42,7 @@ async def test_a_prompt_that_is_left_out_of_pooling_is_left_out_as_sentence_tran
     oracle = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "search for this: "})
     oracle.save(str(tmp_path / "saved"))
     texts = ["hello world", "a", "some more words in a longer text"]
-    async with bench(model=model_in(tmp_path / "saved")) as server:
+    async with serve_in_process(model=model_in(tmp_path / "saved")) as server:
         for name in ("query", None):
             body = {"inputs": texts, "prompt_name": name, "normalize": False}
             got = (await server.client.post("/embed", json=body)).json()
@@ -56,7 +56,7 @@ async def test_a_causal_reranker_ranks_by_its_written_prompt_and_the_instruction
     model = test_causal.save(tmp_path, **test_causal.SHAPES["tied, grouped heads"])
     query, documents = "why?", ["because", "no", "a longer document of some words"]
     body = {"query": query, "documents": documents, "instruction": INSTRUCTION}
-    async with bench(model=model_in(tmp_path, task="rerank")) as server:
+    async with serve_in_process(model=model_in(tmp_path, task="rerank")) as server:
         results = (await server.client.post("/v2/rerank", json=body)).json()["results"]
         alone = await server.client.post("/predict", json={"inputs": "one text"})
     for item in results:
@@ -70,7 +70,7 @@ async def test_a_causal_reranker_ranks_by_its_written_prompt_and_the_instruction
 async def test_bge_m3_gives_its_three_outputs_of_one_request(tmp_path: Path) -> None:
     m3 = test_bge_m3.M3.save(tmp_path, *test_bge_m3.SHAPES["as wide as the hidden states"])
     body = {"inputs": list(test_bge_m3.TEXTS), "outputs": ["dense", "sparse", "multi_vector"]}
-    async with bench(model=model_in(tmp_path)) as server:
+    async with serve_in_process(model=model_in(tmp_path)) as server:
         content = (await server.client.post("/v1/encode", json=body)).json()
         by_tei = (await server.client.post("/embed_sparse", json={"inputs": body["inputs"]})).json()
     for place, text in enumerate(test_bge_m3.TEXTS):
@@ -91,7 +91,7 @@ async def test_queries_of_a_model_without_inference_for_them_take_their_own_way_
     texts = list(TEXTS)
     want_queries = oracle.encode_query(texts, convert_to_sparse_tensor=False).numpy()
     want_documents = oracle.encode_document(texts, convert_to_sparse_tensor=False).numpy()
-    async with bench(model=model_in(tmp_path / "saved")) as server:
+    async with serve_in_process(model=model_in(tmp_path / "saved")) as server:
 
         async def by_tei(**options: str) -> FloatArray:
             answer = await server.client.post("/embed_sparse", json={"inputs": texts} | options)
@@ -121,7 +121,7 @@ async def test_queries_of_an_asymmetric_model_take_their_own_way_and_an_input_mu
     oracle = test_dense_routes.saved(tmp_path / "saved", *modules)
     router = tmp_path / "saved" / "2_Router" / "router_config.json"
     edit(router, parameters={"default_route": None, "allow_empty_key": False})
-    async with bench(model=model_in(tmp_path / "saved")) as server:
+    async with serve_in_process(model=model_in(tmp_path / "saved")) as server:
         body = {"inputs": list(TEXTS)}
         for name, want in (
             ("query", oracle.encode_query(TEXTS)),

@@ -18,14 +18,8 @@ from embedserve_runtime.api.middleware.forwarding import build_space_address
 from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
-from tests.runtime.serve_kit import (
-    SPACE,
-    Bench,
-    bench,
-    card_of,
-    classifier_of,
-    splade_card,
-)
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_models import SPACE, build_card, build_classifier_card, build_splade_card
 
 OTHER = "vs2-fedcba9876543210fedc"
 EMBEDDING = [
@@ -53,8 +47,12 @@ RANKING = [
 async def test_every_answer_names_its_space_and_no_other_one_is_answered(
     path: str, body: dict[str, Any]
 ) -> None:
-    card = classifier_of("fits") if path in {"/rerank", "/predict", "/v1/rerank", "/v2/rerank"} else card_of()
-    async with bench(card=card) as server:
+    card = (
+        build_classifier_card("fits")
+        if path in {"/rerank", "/predict", "/v1/rerank", "/v2/rerank"}
+        else build_card()
+    )
+    async with serve_in_process(card=card) as server:
         answered = await server.client.post(path, json=body)
         header = {"X-Embedserve-Vector-Space": SPACE}
         asked = await server.client.post(path, json=body, headers=header)
@@ -91,14 +89,14 @@ MODELS = [
 async def test_a_model_may_name_the_space_that_is_wanted(
     path: str, body: dict[str, Any], model: str, want: int
 ) -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post(path, json={**body, "model": model})
     assert answer.status_code == want, answer.text
 
 
 async def test_header_and_model_must_not_name_two_spaces() -> None:
     body = {"input": "hello", "model": f"docs@{SPACE}"}
-    async with bench() as server:
+    async with serve_in_process() as server:
         answer = await server.client.post("/v1/embeddings", json=body, headers=_space(OTHER))
     assert answer.status_code == 409
     assert "leave one out" in answer.json()["error"]["message"]
@@ -123,15 +121,15 @@ def _not_finite(batch: PackedBatch) -> FloatArray:
 @pytest.mark.parametrize(
     "card",
     [
-        pytest.param(card_of(), id="vectors"),
-        pytest.param(card_of(normalize=False), id="vectors of any length"),
-        pytest.param(splade_card(), id="sparse vectors"),
-        pytest.param(classifier_of("a", "b"), id="labels"),
-        pytest.param(classifier_of("fits"), id="scores"),
+        pytest.param(build_card(), id="vectors"),
+        pytest.param(build_card(normalize=False), id="vectors of any length"),
+        pytest.param(build_splade_card(), id="sparse vectors"),
+        pytest.param(build_classifier_card("a", "b"), id="labels"),
+        pytest.param(build_classifier_card("fits"), id="scores"),
     ],
 )
 async def test_a_sound_model_passes_its_self_check(card: ModelCard) -> None:
-    async with bench(card=card) as server, _managed(server) as management:
+    async with serve_in_process(card=card) as server, _managed(server) as management:
         answer = await management.get("/selfcheck")
     content = answer.json()
     assert (answer.status_code, content["problems"]) == (200, [])
@@ -150,20 +148,20 @@ async def test_a_sound_model_passes_its_self_check(card: ModelCard) -> None:
 async def test_a_model_that_makes_nonsense_does_not_pass(
     run: Callable[[PackedBatch], FloatArray], want: str
 ) -> None:
-    async with bench(run) as server, _managed(server) as management:
+    async with serve_in_process(run) as server, _managed(server) as management:
         answer = await management.get("/selfcheck")
     assert answer.status_code >= 500
     assert want in answer.text
 
 
 async def test_before_the_model_is_there_nothing_passes() -> None:
-    async with bench(ready=False) as server, _managed(server) as management:
+    async with serve_in_process(ready=False) as server, _managed(server) as management:
         assert (await management.get("/selfcheck")).status_code == 503
         assert (await management.put("/current", json={"vector_space": SPACE})).status_code == 503
 
 
 async def test_a_process_is_told_what_the_name_stands_for_and_says_whether_that_is_its_own() -> None:
-    async with bench() as server, _managed(server) as management:
+    async with serve_in_process() as server, _managed(server) as management:
         answers = [await management.get("/current")]
         answers += [
             await management.put("/current", json={"vector_space": space}) for space in (OTHER, OTHER, SPACE)
@@ -174,7 +172,7 @@ async def test_a_process_is_told_what_the_name_stands_for_and_says_whether_that_
 
 
 @asynccontextmanager
-async def _managed(server: Bench) -> AsyncIterator[httpx.AsyncClient]:
+async def _managed(server: InProcessServer) -> AsyncIterator[httpx.AsyncClient]:
     readiness = server.context.readiness
 
     def set_current(space: str) -> None:
@@ -216,7 +214,7 @@ def at(space_url: str) -> ServerSettings:
 
 
 @asynccontextmanager
-async def forwarding(elsewhere: Elsewhere, server: Bench) -> AsyncIterator[httpx.AsyncClient]:
+async def forwarding(elsewhere: Elsewhere, server: InProcessServer) -> AsyncIterator[httpx.AsyncClient]:
     listening = await asyncio.start_server(elsewhere.answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     app = create_app(server.context, at(f"http://127.0.0.1:{port}"))
@@ -231,7 +229,7 @@ async def test_what_comes_by_a_name_that_stands_for_another_space_is_answered_th
     None
 ):
     elsewhere = Elsewhere()
-    async with bench() as server, forwarding(elsewhere, server) as client:
+    async with serve_in_process() as server, forwarding(elsewhere, server) as client:
         body = {"inputs": "hello"}
         own = await client.post("/embed", json=body)
         server.context.readiness.current_space = OTHER
@@ -239,7 +237,7 @@ async def test_what_comes_by_a_name_that_stands_for_another_space_is_answered_th
         passed_on = await client.post("/embed?x=1", json=body, headers=sent)
         server.context.readiness.current_space = SPACE
         again = await client.post("/embed", json=body)
-        counted = server.metric("embedserve_requests_total", {"route": "forwarded", "status": "200"})
+        counted = server.get_metric("embedserve_requests_total", {"route": "forwarded", "status": "200"})
     assert own.json() == again.json()
     assert own.headers["X-Embedserve-Vector-Space"] == again.headers["X-Embedserve-Vector-Space"] == SPACE
     assert "connection" not in own.headers
@@ -260,7 +258,7 @@ async def test_what_comes_by_a_name_that_stands_for_another_space_is_answered_th
 async def test_a_path_goes_on_as_it_was_written_so_that_no_second_request_hides_in_it() -> None:
     elsewhere = Elsewhere()
     hidden = "/embed%20HTTP/1.1%0d%0ahost:x%0d%0a%0d%0aGET%20/hidden?a=%0d%0a"
-    async with bench() as server, forwarding(elsewhere, server) as client:
+    async with serve_in_process() as server, forwarding(elsewhere, server) as client:
         server.context.readiness.current_space = OTHER
         answer = await client.get(httpx.URL("http://docs").copy_with(raw_path=hidden.encode()))
     assert answer.status_code == 200
@@ -271,7 +269,7 @@ async def test_a_path_goes_on_as_it_was_written_so_that_no_second_request_hides_
 
 async def test_a_head_request_is_passed_on() -> None:
     elsewhere = Elsewhere()
-    async with bench() as server, forwarding(elsewhere, server) as client:
+    async with serve_in_process() as server, forwarding(elsewhere, server) as client:
         server.context.readiness.current_space = OTHER
         answer = await client.head("/info")
     assert answer.status_code == 200
@@ -280,7 +278,7 @@ async def test_a_head_request_is_passed_on() -> None:
 
 async def test_a_connection_that_ends_before_an_answer_is_tried_again() -> None:
     elsewhere = Elsewhere(drops=2)
-    async with bench() as server, forwarding(elsewhere, server) as client:
+    async with serve_in_process() as server, forwarding(elsewhere, server) as client:
         server.context.readiness.current_space = OTHER
         answer = await client.post("/embed", json={"inputs": "hello"})
     assert (answer.status_code, len(elsewhere.requests)) == (200, 3)
@@ -290,7 +288,7 @@ async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
-    async with bench() as server:
+    async with serve_in_process() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://docs") as client:
@@ -303,7 +301,7 @@ async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_o
 
 async def test_a_request_goes_where_the_name_stood_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
-    async with bench() as server:
+    async with serve_in_process() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
 

@@ -16,7 +16,7 @@ from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.test_dense_routes import CONFIG, OWN, PROMPTS, Bare
 from tests.runtime.pipelines.test_dense_routes import saved as saved_pipeline
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import Bench, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
 
 TEXT = "the words of a text"
 ASKED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -46,8 +46,8 @@ def runner(folder: Path) -> Runner:
 
 
 @pytest.fixture
-async def server(runner: Runner) -> AsyncIterator[Bench]:
-    async with bench(model=runner) as made:
+async def server(runner: Runner) -> AsyncIterator[InProcessServer]:
+    async with serve_in_process(model=runner) as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def ids_by(folder: Path, encoder: str, text: str) -> list[int]:
 
 @pytest.mark.parametrize(("fields", "encoder", "prompt"), ASKED.values(), ids=ASKED)
 async def test_tokenize_and_encode_list_the_tokens_of_the_way_that_is_asked_for(
-    server: Bench, folder: Path, fields: dict[str, Any], encoder: str, prompt: str
+    server: InProcessServer, folder: Path, fields: dict[str, Any], encoder: str, prompt: str
 ) -> None:
     want = ids_by(folder, encoder, prompt + TEXT)
     assert ids_by(folder, "query", prompt + TEXT) != ids_by(folder, "document", prompt + TEXT)
@@ -73,7 +73,7 @@ async def test_tokenize_and_encode_list_the_tokens_of_the_way_that_is_asked_for(
 
 @pytest.mark.parametrize("encoder", ["query", "document"])
 async def test_decode_reads_ids_by_the_tokenizer_of_what_they_are(
-    server: Bench, folder: Path, encoder: str
+    server: InProcessServer, folder: Path, encoder: str
 ) -> None:
     body = {"ids": ids_by(folder, encoder, TEXT), "input_type": encoder}
     assert (await server.client.post("/decode", json=body)).json() == [TEXT]
@@ -89,7 +89,7 @@ async def test_grpc_tokenizes_by_the_way_of_the_prompt(runner: Runner, folder: P
 
 async def test_a_model_that_takes_inputs_for_neither_wants_to_be_told(folder: Path) -> None:
     edit(folder / CONFIG, parameters={"default_route": None, "allow_empty_key": False})
-    async with bench(model=runner_of(folder, "torch")) as server:
+    async with serve_in_process(model=runner_of(folder, "torch")) as server:
         for path, body in (("/tokenize", {"inputs": TEXT}), ("/decode", {"ids": [5]})):
             refused = await server.client.post(path, json=body)
             assert (refused.status_code, "takes no input for either" in refused.text) == (422, True)

@@ -21,8 +21,9 @@ from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.ranges import RANGES_FILE
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
-from tests.runtime.serve_kit import bench, splade_card
+from tests.support.in_process_server import serve_in_process
 from tests.support.models import tiny_bert
+from tests.support.tiny_models import build_splade_card
 from tests.support.tokenizers import with_minilm_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -54,7 +55,7 @@ async def encoded(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 async def test_dense_vectors_are_written_as_literals_of_pgvector(runner: Runner) -> None:
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         want = np.array((await encoded(server.client))["dense"], dtype=np.float32)
         literals = (await encoded(server.client, encoding="pgvector"))["dense"]
         bits = (await encoded(server.client, encoding="pgvector", dtype="ubinary"))["dense"]
@@ -65,7 +66,7 @@ async def test_dense_vectors_are_written_as_literals_of_pgvector(runner: Runner)
 
 
 async def test_sparse_vectors_are_written_as_literals_and_as_weights_by_text() -> None:
-    async with bench(card=splade_card()) as server:
+    async with serve_in_process(card=build_splade_card()) as server:
         body = {"sparse_tokens": True, "sparse_map": True}
         plain = await encoded(server.client, **body)
         literals = (await encoded(server.client, encoding="pgvector"))["sparse"]
@@ -90,7 +91,7 @@ RANGES = {"min": [-0.3] * SIZE, "max": [0.2] * (SIZE - 1) + [-0.3]}
 async def test_ranges_of_the_request_quantise_as_sentence_transformers_does(
     dtype: str, runner: Runner
 ) -> None:
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         vectors = np.array((await encoded(server.client))["dense"], dtype=np.float32)
         content = await encoded(server.client, dtype=dtype, ranges=RANGES)
     want = quantize_embeddings(vectors, dtype, ranges=np.array([RANGES["min"], RANGES["max"]]))
@@ -102,7 +103,7 @@ async def test_ranges_of_the_folder_are_taken_when_they_are_asked_for(folder: Pa
     tiny_bert(tmp_path, vocab_size=30_522)
     with_minilm_tokenizer(tmp_path)
     (tmp_path / RANGES_FILE).write_text(json.dumps(RANGES))
-    async with bench(model=loaded(tmp_path)) as server:
+    async with serve_in_process(model=loaded(tmp_path)) as server:
         stored = await encoded(server.client, dtype="uint8", ranges="stored")
         given = await encoded(server.client, dtype="uint8", ranges=RANGES)
         cut = {"inputs": TEXTS, "dtype": "int8", "ranges": "stored", "dimensions": 8}
@@ -137,7 +138,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_what_makes_no_sense_is_refused(
     body: dict[str, Any], want_message: str, runner: Runner
 ) -> None:
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         answer = await server.client.post("/v1/encode", json={"inputs": TEXTS} | body)
     assert answer.status_code == 422
     assert want_message in answer.json()["message"]
@@ -164,7 +165,7 @@ async def test_chunks_are_means_of_the_states_that_one_forward_of_the_whole_text
         ]
         want.append(np.mean(inside, axis=0))
     body = {"inputs": [text, TEXTS[0]], "prompt": prompt, "spans": [spans, []], "normalize": True}
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         alone = await encoded(server.client, **body)
         beside = await encoded(server.client, **body, outputs=["dense", "hidden"], dimensions=8)
         bits = await encoded(server.client, **body, dtype="ubinary", encoding="base64")

@@ -26,7 +26,7 @@ from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.metrics import Metrics
-from tests.runtime.serve_kit import Run, TinyRunner
+from tests.support.tiny_runners import Run, TinyRunner
 
 LIMITS = Limits(64, 1_000, 10)
 LATER = 3_600.0

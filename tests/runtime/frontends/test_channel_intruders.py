@@ -34,7 +34,7 @@ from tests.runtime.frontends.channel_kit import (
     until,
     until_queued,
 )
-from tests.runtime.serve_kit import GatedRun, mean_of_ids
+from tests.support.tiny_runners import GatedRun, build_mean_run
 
 
 @contextmanager
@@ -84,7 +84,7 @@ async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: S
 
 
 async def test_what_is_not_zeromq_at_all_disturbs_nobody() -> None:
-    async with served(mean_of_ids()) as server:
+    async with served(build_mean_run()) as server:
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(server.channel.address.removeprefix("ipc://"))
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
@@ -98,7 +98,7 @@ def modes(address: str) -> tuple[bool, int]:
 
 
 async def test_only_this_user_reaches_the_socket_and_it_is_gone_in_the_end() -> None:
-    async with served(mean_of_ids()) as server:
+    async with served(build_mean_run()) as server:
         address = server.channel.address
         assert modes(address) == (True, 0o700)
     with pytest.raises(FileNotFoundError):

@@ -36,15 +36,15 @@ from tests.runtime.frontends.channel_kit import (
     until,
     until_queued,
 )
-from tests.runtime.serve_kit import GatedRun, mean_of_ids
+from tests.support.tiny_runners import GatedRun, build_mean_run
 
 
 async def test_rows_come_back_to_the_front_end_that_asked() -> None:
-    async with served(mean_of_ids(), front_ends=3) as server:
+    async with served(build_mean_run(), front_ends=3) as server:
         tasks = [submit(server.front_ends[index % 3], ids(index, index + 1), ids(5)) for index in range(4)]
         outcomes = await asyncio.gather(*tasks)
     for index, done in enumerate(outcomes):
-        want_rows = mean_of_ids()(PackedBatch.pack([ids(index, index + 1), ids(5)]))
+        want_rows = build_mean_run()(PackedBatch.pack([ids(index, index + 1), ids(5)]))
         np.testing.assert_array_equal(done.results.dense, want_rows)
 
 
@@ -80,14 +80,14 @@ async def test_a_front_end_that_dies_takes_only_its_own_requests_along() -> None
 
 
 async def test_messages_of_a_front_end_that_is_gone_are_ignored() -> None:
-    async with served(mean_of_ids()) as server:
+    async with served(build_mean_run()) as server:
         (dead,) = server.front_ends
         server.channel.remove(dead.peer)
         late = submit(dead, ids(7))
         successor = FrontEnd(LIMITS)
         successor.connect(server.channel, b"front-end-0.2")
         done = await submit(successor, ids(1))
-        np.testing.assert_array_equal(done.results.dense, mean_of_ids()(PackedBatch.pack([ids(1)])))
+        np.testing.assert_array_equal(done.results.dense, build_mean_run()(PackedBatch.pack([ids(1)])))
         assert server.dispatcher.open_requests == 0
         assert not late.done()
         late.cancel()
@@ -190,7 +190,7 @@ async def test_closing_the_dispatcher_fails_what_is_on_its_way() -> None:
 
 
 async def test_a_page_of_metrics_goes_to_who_asked() -> None:
-    async with served(mean_of_ids(), front_ends=2) as server:
+    async with served(build_mean_run(), front_ends=2) as server:
         one, other = server.front_ends
         one.channel.send(MetricsPageRequest(3))
         await until(lambda: bool(one.received))

@@ -9,29 +9,34 @@ import pytest
 
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.model.card import ModelCard
-from tests.runtime.serve_kit import card_of, classifier_of, splade_card, tiny_tokenizer
+from tests.support.tiny_models import (
+    build_card,
+    build_classifier_card,
+    build_splade_card,
+    build_tiny_tokenizer,
+)
 
 TEXTS = ["hello world"] * 48
 CARDS: dict[str, Callable[[], ModelCard]] = {
-    "vectors": card_of,
-    "sparse vectors": splade_card,
-    "scores": lambda: classifier_of("score"),
+    "vectors": build_card,
+    "sparse vectors": build_splade_card,
+    "scores": lambda: build_classifier_card("score"),
 }
 
 
 @pytest.mark.parametrize("card", CARDS.values(), ids=CARDS.keys())
 def test_seconds_of_a_token_are_measured_whatever_the_model_makes(card: Callable[[], ModelCard]) -> None:
-    assert 0 < measure_overhead(card(), tiny_tokenizer(), TEXTS) < 1
+    assert 0 < measure_overhead(card(), build_tiny_tokenizer(), TEXTS) < 1
 
 
 def test_longer_texts_cost_less_a_token() -> None:
     short, long = (
-        measure_overhead(card_of(), tiny_tokenizer(), ["hello " * words] * 48) for words in (1, 30)
+        measure_overhead(build_card(), build_tiny_tokenizer(), ["hello " * words] * 48) for words in (1, 30)
     )
     assert long < short
 
 
 def test_requests_that_only_measure_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "embedserve_runtime"):
-        measure_overhead(card_of(), tiny_tokenizer(), TEXTS)
+        measure_overhead(build_card(), build_tiny_tokenizer(), TEXTS)
     assert not caplog.records

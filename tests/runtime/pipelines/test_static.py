@@ -38,7 +38,7 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
-from tests.runtime.serve.live import live
+from tests.support.server_process import start_server
 from tests.support.static_models import DIMENSIONS, MODEL2VEC, TEXTS, WORDS, Saved, sentence_transformer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -288,7 +288,7 @@ def test_every_embedding_route_serves_a_static_model(kind: str, tmp_path: Path) 
     else:
         want = sentence_transformer(folder, normalize=True).encode("The cat sleeps.")
     assert set(BODIES) | OTHER_TASKS == set(EMBEDDING_ROUTES)
-    with live(folder, tmp_path) as server, httpx.Client() as client:
+    with start_server(folder, tmp_path) as server, httpx.Client() as client:
         server.wait_until_ready()
         client.base_url = httpx.URL(server.address)
         for route, body in BODIES.items():

@@ -16,7 +16,7 @@ from embedserve_runtime.model.heads.description import Task
 from tests.runtime.heads.head_runner import card_of, greatest, runner_of
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.folders import bert
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 LONG = "the first words of a text " * 20 + "and the last ones, which are others"
@@ -54,7 +54,7 @@ async def test_a_route_without_a_side_cuts_where_sentence_transformers_does(
     assert reference.tokenizer.truncation_side == want
     reference.max_seq_length = runner.card.max_length
     vectors = reference.encode([LONG], normalize_embeddings=True)
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         content = (await server.client.post("/v1/embeddings", json={"input": LONG, "model": "any"})).json()
     assert greatest(np.array(content["data"][0]["embedding"], dtype=np.float32) - vectors[0]) <= (
         FP32_MAX_ABS_DIFF
@@ -65,7 +65,7 @@ async def test_a_route_that_documents_a_side_keeps_to_it(tmp_path: Path) -> None
     folder = bert(tmp_path, BertModel)
     write_side(folder, "left", None)
 
-    async with bench(model=runner_of(folder, "torch")) as server:
+    async with serve_in_process(model=runner_of(folder, "torch")) as server:
 
         async def embed(**body: Any) -> list[float]:
             row: list[float] = (await server.client.post("/embed", json={"inputs": LONG, **body})).json()[0]
@@ -87,7 +87,7 @@ async def test_pairs_are_cut_on_the_tokenizers_side_where_the_route_has_none(tmp
     write_side(folder, "left", None)
     runner = runner_of(folder, "torch")
     assert runner.card.task is Task.RERANK
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         body = {"query": "a text", "documents": [LONG], "model": "any"}
         (found,) = (await server.client.post("/v2/rerank", json=body)).json()["results"]
         sides = {}

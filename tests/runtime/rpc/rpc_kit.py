@@ -19,7 +19,7 @@ from grpc import aio
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from embedserve_runtime.rpc.server import RpcPorts, RpcServer
-from tests.runtime.serve_kit import Bench, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
 
 ANY_PORT = RpcPorts("127.0.0.1", 0)
 Metadata = tuple[tuple[str, str], ...]
@@ -79,7 +79,7 @@ class Reflected:
 
 @dataclass(frozen=True)
 class Served:
-    bench: Bench
+    bench: InProcessServer
     server: RpcServer
     client: Reflected
 
@@ -104,7 +104,7 @@ async def reflected(address: str) -> AsyncIterator[Reflected]:
 async def served(*arguments: Any, ports: RpcPorts = ANY_PORT, **options: Any) -> AsyncIterator[Served]:
     """Takes what `bench` takes, too."""
     async with (
-        bench(*arguments, **options) as built,
+        serve_in_process(*arguments, **options) as built,
         RpcServer(built.context, ports) as server,
         reflected(server.address) as client,
     ):

@@ -19,7 +19,8 @@ from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from embedserve_runtime.scheduling.policy import Limits
 from tests.runtime.rpc.rpc_kit import Served, served, until
-from tests.runtime.serve_kit import WORDS, GatedRun, classifier_of
+from tests.support.tiny_models import WORDS, build_classifier_card
+from tests.support.tiny_runners import GatedRun
 
 EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
 
@@ -78,7 +79,7 @@ REFUSED: dict[str, Refused] = {
         "not a re-ranker",
     ),
     "no texts to rank": Refused(
-        {"card": classifier_of("LABEL_0")},
+        {"card": build_classifier_card("LABEL_0")},
         "tei.v1.Rerank/Rerank",
         {"query": "a"},
         StatusCode.INVALID_ARGUMENT,
@@ -86,7 +87,7 @@ REFUSED: dict[str, Refused] = {
         "`texts` cannot be empty",
     ),
     "three texts of a pair": Refused(
-        {"card": classifier_of("bad", "good")},
+        {"card": build_classifier_card("bad", "good")},
         "tei.v1.Predict/PredictPair",
         {"inputs": ["a", "b", "c"]},
         StatusCode.INVALID_ARGUMENT,
@@ -94,7 +95,7 @@ REFUSED: dict[str, Refused] = {
         "got 3",
     ),
     "too many texts": Refused(
-        {"card": classifier_of("LABEL_0"), "batching": BatchingSettings(max_client_batch_size=2)},
+        {"card": build_classifier_card("LABEL_0"), "batching": BatchingSettings(max_client_batch_size=2)},
         "tei.v1.Rerank/Rerank",
         {"query": "a", "texts": ["b"] * 3},
         StatusCode.INVALID_ARGUMENT,
@@ -161,7 +162,7 @@ async def test_a_message_over_the_bound_is_refused_before_it_is_read() -> None:
 
 
 async def test_a_stream_for_one_answer_is_bounded_as_one_request_is() -> None:
-    async with served(card=classifier_of("LABEL_0"), memory=RequestMemory(2000, 2**20)) as server:
+    async with served(card=build_classifier_card("LABEL_0"), memory=RequestMemory(2000, 2**20)) as server:
         path = "tei.v1.Rerank/RerankStream"
         call = server.client.call(path)
         message = server.client.message(path, {"query": "a", "text": "b" * 900})
@@ -172,7 +173,7 @@ async def test_a_stream_for_one_answer_is_bounded_as_one_request_is() -> None:
 
 
 async def test_messages_of_a_stream_for_one_answer_are_cut_alike() -> None:
-    async with served(card=classifier_of("LABEL_0")) as server:
+    async with served(card=build_classifier_card("LABEL_0")) as server:
         path = "tei.v1.Rerank/RerankStream"
         messages = [server.client.message(path, {"text": "b", "truncate": cut}) for cut in (True, False)]
         with pytest.raises(aio.AioRpcError) as caught:
@@ -265,7 +266,9 @@ async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
         run.release()
         await held
         await until(lambda: server.bench.context.memory.pending == 0)
-        gone = server.bench.metric("embedserve_requests_total", {"route": "tei.v1.Embed", "status": "499"})
+        gone = server.bench.get_metric(
+            "embedserve_requests_total", {"route": "tei.v1.Embed", "status": "499"}
+        )
     assert len(run.batches) == 1
     assert gone == expected
 
@@ -315,11 +318,11 @@ async def test_messages_are_counted_as_requests_by_service_and_status() -> None:
         await server.client.refusal(EMBED)
         labels = {"route": "tei.v1.Embed"}
         counts = [
-            server.bench.metric("embedserve_requests_total", labels | {"status": status})
+            server.bench.get_metric("embedserve_requests_total", labels | {"status": status})
             for status in ("200", "400")
         ]
-        inputs = server.bench.metric("te_embed_success")
-        in_flight = server.bench.metric("embedserve_requests_in_flight")
+        inputs = server.bench.get_metric("te_embed_success")
+        in_flight = server.bench.get_metric("embedserve_requests_in_flight")
     assert counts == [4, 1]
     assert (inputs, in_flight) == (4, 0)
 

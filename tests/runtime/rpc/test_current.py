@@ -15,7 +15,7 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.rpc import forwarding
 from embedserve_runtime.rpc.server import RpcPorts
 from tests.runtime.rpc.rpc_kit import Metadata, Reflected, Served, reflected, served
-from tests.runtime.serve_kit import SPACE, card_of, classifier_of
+from tests.support.tiny_models import SPACE, build_card, build_classifier_card
 
 OTHER = "vs2-fedcba9876543210fedc"
 HEADER = "x-embedserve-vector-space"
@@ -55,7 +55,7 @@ async def space_of(client: Reflected, path: str = EMBED, metadata: Metadata = ()
 async def test_a_kept_connection_gets_the_other_space_from_the_next_call_on_and_the_own_name_keeps_its_own() -> (
     None
 ):
-    async with two(card_of()) as both:
+    async with two(build_card()) as both:
         assert both.old.server.pinned is not None
         async with reflected(both.old.server.pinned) as pinned:
             assert await space_of(both.by_name) == await space_of(pinned) == SPACE
@@ -68,7 +68,7 @@ async def test_a_kept_connection_gets_the_other_space_from_the_next_call_on_and_
 
 
 async def test_what_the_other_space_refuses_is_refused_in_its_words() -> None:
-    async with two(card_of()) as both:
+    async with two(build_card()) as both:
         both.tell(OTHER)
         code, message, trailers = await both.by_name.refusal(EMBED, inputs="")
         assert (code, trailers["x-embedserve-reason"]) == (StatusCode.INVALID_ARGUMENT, "EmptyInput")
@@ -78,7 +78,7 @@ async def test_what_the_other_space_refuses_is_refused_in_its_words() -> None:
 
 
 async def test_a_stream_of_before_ends_at_its_next_message_and_one_of_after_is_passed_on_whole() -> None:
-    async with two(card_of()) as both:
+    async with two(build_card()) as both:
         waiting: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def messages() -> AsyncIterator[Any]:
@@ -101,7 +101,7 @@ async def test_a_stream_of_before_ends_at_its_next_message_and_one_of_after_is_p
 
 
 async def test_a_stream_with_one_answer_is_passed_on() -> None:
-    async with two(classifier_of("relevant")) as both:
+    async with two(build_classifier_card("relevant")) as both:
         both.tell(OTHER)
         requests = (
             both.by_name.message(RERANK_STREAM, {"query": "hello", "text": text}) for text in ("a", "b")

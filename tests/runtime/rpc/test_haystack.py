@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import splade_card
+from tests.support.tiny_models import build_splade_card
 
 KEY = "a-key"
 KEYS = ApiKeys([SecretStr(KEY)])
@@ -53,7 +53,7 @@ async def test_dense_vectors_of_texts_and_documents() -> None:
 
 
 async def test_sparse_vectors_of_texts_and_documents() -> None:
-    async with served(keys=KEYS, card=splade_card()) as server:
+    async with served(keys=KEYS, card=build_splade_card()) as server:
         settings: dict[str, Any] = {
             "api_base_url": server.server.address,
             "token": Secret.from_token(KEY),

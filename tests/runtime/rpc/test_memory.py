@@ -12,7 +12,7 @@ from grpc import StatusCode, aio
 
 from embedserve_runtime.api.memory import RequestMemory
 from tests.runtime.rpc.rpc_kit import Served, served, until
-from tests.runtime.serve_kit import GatedRun
+from tests.support.tiny_runners import GatedRun
 
 EMBED, STREAM = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream"
 CHECK = "grpc.health.v1.Health/Check"
@@ -34,7 +34,7 @@ class Streamed(NamedTuple):
     @property
     def in_flight(self) -> float:
         """Messages that the server has received and not answered."""
-        return self.server.bench.metric("embedserve_requests_in_flight") or 0
+        return self.server.bench.get_metric("embedserve_requests_in_flight") or 0
 
 
 @asynccontextmanager

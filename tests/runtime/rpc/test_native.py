@@ -13,10 +13,11 @@ from grpc import StatusCode
 
 from embedserve_runtime.model.ranges import Ranges
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import SPACE, bench, card_of, classifier_of, splade_card
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import SPACE, build_card, build_classifier_card, build_splade_card
 
 ENCODE, SCORE = "embedserve.v1.Embeddings/Encode", "embedserve.v1.Embeddings/Score"
-CARD = card_of(prompts={"query": "query: "})
+CARD = build_card(prompts={"query": "query: "})
 TEXTS = ["hello world", "a list of numbers"]
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 
@@ -61,7 +62,7 @@ async def test_several_outputs_come_from_one_run_of_the_engine() -> None:
     outputs = ["OUTPUT_DENSE", "OUTPUT_HIDDEN"]
     async with served(card=CARD) as server:
         answer = await server.client.ask(ENCODE, texts=TEXTS, outputs=outputs, precision="PRECISION_FLOAT16")
-        runs = server.bench.metric("embedserve_engine_seconds_count")
+        runs = server.bench.get_metric("embedserve_engine_seconds_count")
         body = {"inputs": TEXTS, "outputs": ["hidden"], "dtype": "float16", "encoding": "base64"}
         want = (await server.bench.client.post("/v1/encode", json=body)).json()
     assert runs == 1
@@ -72,7 +73,7 @@ async def test_several_outputs_come_from_one_run_of_the_engine() -> None:
 
 
 async def test_sparse_vectors_come_as_indices_and_weights() -> None:
-    async with served(card=splade_card()) as server:
+    async with served(card=build_splade_card()) as server:
         answer = await server.client.ask(ENCODE, texts=TEXTS, top_k=3, threshold=0.1)
         body = {"inputs": TEXTS, "top_k": 3, "threshold": 0.1}
         want = (await server.bench.client.post("/v1/encode", json=body)).json()["sparse"]
@@ -227,11 +228,11 @@ async def test_what_cannot_be_encoded_is_refused(
 
 
 async def test_a_reranker_encodes_nothing_and_scores() -> None:
-    card = classifier_of("LABEL_0")
+    card = build_classifier_card("LABEL_0")
     async with served(card=card) as server:
         status, message, _ = await server.client.refusal(ENCODE, texts=["a"])
         answer = await server.client.ask(SCORE, query="a", documents=TEXTS)
-    async with bench(card=card) as http:
+    async with serve_in_process(card=card) as http:
         want = (await http.client.post("/v1/score", json={"query": "a", "documents": TEXTS})).json()
     assert status is StatusCode.FAILED_PRECONDITION
     assert "use Score" in message

@@ -22,9 +22,9 @@ from embedserve_runtime.rpc.generated import tei_pb2 as pb
 from embedserve_runtime.rpc.health import SERVICES
 from embedserve_runtime.rpc.server import RpcPorts
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve.live import Live, live, workers_of
-from tests.runtime.serve_kit import card_of
 from tests.support.models import tiny
+from tests.support.server_process import ServerProcess, list_front_ends, start_server
+from tests.support.tiny_models import build_card
 from tests.support.tokenizers import with_minilm_tokenizer
 
 pytestmark = pytest.mark.thorough
@@ -59,8 +59,8 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
 ) -> None:
     settings = {"server": {"grpc_port": 0, "http_workers": workers, "endpoint_drain_seconds": 0.0}}
     with (
-        live(model, tmp_path, settings) as server,
-        grpc.insecure_channel(server.grpc_when_ready()) as channel,
+        start_server(model, tmp_path, settings) as server,
+        grpc.insecure_channel(server.wait_for_grpc_address()) as channel,
     ):
         watch = channel.unary_stream("/grpc.health.v1.Health/Watch", *HEALTH)(health_pb2.HealthCheckRequest())
         assert next(watch).status == STATUSES.SERVING
@@ -76,14 +76,14 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
 
         server.stop(signal.SIGTERM)
         assert [told.status for told in watch] == [STATUSES.NOT_SERVING]
-        while workers_of(server):
+        while list_front_ends(server):
             pass  # until the front ends for HTTP have ended, which must not end the stream
         assert httpx.get(f"{server.management}/livez").status_code == 200
         waiting.put(TEXT)
         assert next(answers).embeddings == first.embeddings
         waiting.put(None)
         assert list(answers) == []
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
     assert server.lines[-1]["message"] == "stopped"
 
 
@@ -94,8 +94,8 @@ def test_health_is_not_serving_from_the_signal_on_while_calls_are_still_served(
     settings = {"server": {"grpc_port": 0, "http_workers": workers, "endpoint_drain_seconds": 600.0}}
     request = health_pb2.HealthCheckRequest()
     with (
-        live(model, tmp_path, settings) as server,
-        grpc.insecure_channel(server.grpc_when_ready()) as channel,
+        start_server(model, tmp_path, settings) as server,
+        grpc.insecure_channel(server.wait_for_grpc_address()) as channel,
     ):
         check = channel.unary_unary("/grpc.health.v1.Health/Check", *HEALTH)
         watch_health = channel.unary_stream("/grpc.health.v1.Health/Watch", *HEALTH)
@@ -115,7 +115,7 @@ def test_health_is_not_serving_from_the_signal_on_while_calls_are_still_served(
         assert embed(pb.EmbedRequest(inputs=TEXT)).embeddings
         server.stop(signal.SIGINT)  # ends the drain
         assert list(watch) == []
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
 
 
 async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_first_port_and_not_from_its_second(
@@ -125,10 +125,10 @@ async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_
         port = free.getsockname()[1]
     # A space whose first digits are the port where it is found.
     other = f"vs2-{port:08d}{0:012}"
-    card = replace(card_of(), vector_space=other)
+    card = replace(build_card(), vector_space=other)
     ports = {"grpc_port": 0, "pinned_grpc_port": 0, "space_grpc": "127.0.0.1:{space8}"}
-    with live(model, tmp_path, {"server": ports}) as server:
-        address = await asyncio.to_thread(server.grpc_when_ready)
+    with start_server(model, tmp_path, {"server": ports}) as server:
+        address = await asyncio.to_thread(server.wait_for_grpc_address)
         async with (
             served(card=card, ports=RpcPorts("127.0.0.1", 0, port)),
             aio.insecure_channel(address) as kept,
@@ -142,7 +142,7 @@ async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_
             assert await space_of(kept) == own
 
 
-def pinned_of(server: Live) -> str:
+def pinned_of(server: ServerProcess) -> str:
     said = "listening for gRPC by the space's own name on "
     (found,) = [one["message"] for one in server.lines if one["message"].startswith(said)]
     return str(found).removeprefix(said)

@@ -17,7 +17,7 @@ from embedserve_runtime.rpc.generated import embedserve_pb2, tei_pb2
 from embedserve_runtime.rpc.health import SERVICES
 from embedserve_runtime.service.readiness import Phase
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import card_of, classifier_of, splade_card
+from tests.support.tiny_models import build_card, build_classifier_card, build_splade_card
 
 FACTS = Path(__file__).with_name("tei_v1.csv")
 TYPES = {
@@ -100,10 +100,10 @@ def test_every_method_of_the_files_is_served() -> None:
 
 
 HEALTH = {
-    "embedding": (card_of(), {"tei.v1.Embed"}),
-    "sparse": (splade_card(), {"tei.v1.Embed"}),
-    "reranker": (classifier_of("LABEL_0"), {"tei.v1.Predict", "tei.v1.Rerank"}),
-    "classifier": (classifier_of("bad", "good"), {"tei.v1.Predict"}),
+    "embedding": (build_card(), {"tei.v1.Embed"}),
+    "sparse": (build_splade_card(), {"tei.v1.Embed"}),
+    "reranker": (build_classifier_card("LABEL_0"), {"tei.v1.Predict", "tei.v1.Rerank"}),
+    "classifier": (build_classifier_card("bad", "good"), {"tei.v1.Predict"}),
 }
 
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.memory import RequestMemory
 from tests.runtime.rpc.rpc_kit import Served, served
-from tests.runtime.serve_kit import classifier_of
+from tests.support.tiny_models import build_classifier_card
 
 EMBED, STREAM, COLLECTED = "tei.v1.Embed/Embed", "tei.v1.Embed/EmbedStream", "tei.v1.Rerank/RerankStream"
 BOUND = 2_000
@@ -94,15 +94,15 @@ async def test_what_is_refused_is_told_in_words_and_counted_once(
     case: Case, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = case.method or path
-    async with served(card=classifier_of("LABEL_0"), **case.options) as server:
+    async with served(card=build_classifier_card("LABEL_0"), **case.options) as server:
         with caplog.at_level(logging.WARNING):
             error = await error_after(answers_to(server, path, case.messages))
         labels = {"route": case.route or path.partition("/")[0]}
         counted = {
-            status: server.bench.metric("embedserve_requests_total", labels | {"status": status})
+            status: server.bench.get_metric("embedserve_requests_total", labels | {"status": status})
             for status in ("200", "400", "401", "404", "413", "429", "499", "500", "503")
         }
-        in_flight = server.bench.metric("embedserve_requests_in_flight")
+        in_flight = server.bench.get_metric("embedserve_requests_in_flight")
         pending = server.bench.context.memory.pending
     assert error.code() is case.code
     assert case.words in (error.details() or "")
@@ -124,13 +124,17 @@ async def test_a_call_that_ends_without_its_message_is_refused_and_counted() -> 
         channel: Any = server.client.channel
         with pytest.raises(aio.AioRpcError) as caught:
             await channel.stream_unary(f"/{EMBED}")(iter(()))
-        counted = server.bench.metric("embedserve_requests_total", {"route": "tei.v1.Embed", "status": "400"})
+        counted = server.bench.get_metric(
+            "embedserve_requests_total", {"route": "tei.v1.Embed", "status": "400"}
+        )
     assert (caught.value.code(), counted) == (StatusCode.INVALID_ARGUMENT, 1)
 
 
 async def test_a_message_that_the_library_does_not_receive_is_refused_and_counted() -> None:
     async with served(memory=RequestMemory(BOUND, 2**20)) as server:
         error = await error_after(answers_to(server, EMBED, [b"a" * 5 * 2**20]))
-        counted = server.bench.metric("embedserve_requests_total", {"route": "tei.v1.Embed", "status": "400"})
+        counted = server.bench.get_metric(
+            "embedserve_requests_total", {"route": "tei.v1.Embed", "status": "400"}
+        )
         assert (await server.client.ask(EMBED, inputs="a")).embeddings
     assert (error.code(), counted) == (StatusCode.RESOURCE_EXHAUSTED, 1)

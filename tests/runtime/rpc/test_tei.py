@@ -11,11 +11,11 @@ import pytest
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ScoreFunction
 from tests.runtime.rpc.rpc_kit import dictionary, served
-from tests.runtime.serve_kit import SPACE, card_of, classifier_of, splade_card
+from tests.support.tiny_models import SPACE, build_card, build_classifier_card, build_splade_card
 
-EMBEDDING = card_of(prompts={"query": "query: "})
-RERANKER = classifier_of("LABEL_0", scores=ScoreFunction.SIGMOID)
-CLASSIFIER = classifier_of("bad", "fine", "good")
+EMBEDDING = build_card(prompts={"query": "query: "})
+RERANKER = build_classifier_card("LABEL_0", scores=ScoreFunction.SIGMOID)
+CLASSIFIER = build_classifier_card("bad", "fine", "good")
 QUERY, TEXTS = "deep learning", ["a list of numbers", "hello", "vector learning", "hello"]
 LONG = "hello world " * 30
 LEFT = "TRUNCATION_DIRECTION_LEFT"
@@ -68,7 +68,7 @@ async def test_metadata_and_initial_metadata_tell_what_a_call_took() -> None:
 
 
 async def test_sparse_vectors_are_those_of_the_http_route() -> None:
-    async with served(card=splade_card()) as server:
+    async with served(card=build_splade_card()) as server:
         answer = await server.client.ask("tei.v1.Embed/EmbedSparse", inputs="a vector")
         streamed = await server.client.stream(
             "tei.v1.Embed/EmbedSparseStream", [{"inputs": "hello"}, {"inputs": "a vector"}]
@@ -83,7 +83,7 @@ async def test_sparse_vectors_are_those_of_the_http_route() -> None:
 
 @pytest.mark.parametrize("text", ["a vector", "hello world " * 14], ids=["short", "many tokens"])
 async def test_states_are_those_of_the_http_route(text: str) -> None:
-    async with served(card=card_of(dimensions=8)) as server:
+    async with served(card=build_card(dimensions=8)) as server:
         answer = await server.client.ask("tei.v1.Embed/EmbedAll", inputs=text)
         (want,) = (await server.bench.client.post("/embed_all", json={"inputs": text})).json()
     got = [list(token.embeddings) for token in answer.token_embeddings]
@@ -171,7 +171,7 @@ async def test_tokens_have_the_places_of_the_http_route_and_go_back_to_text() ->
     assert tokenized == [answer]
 
 
-KINDS = {"embedding": (card_of(), 0), "classifier": (CLASSIFIER, 1), "reranker": (RERANKER, 2)}
+KINDS = {"embedding": (build_card(), 0), "classifier": (CLASSIFIER, 1), "reranker": (RERANKER, 2)}
 
 
 @pytest.mark.parametrize(("card", "number"), KINDS.values(), ids=KINDS)

@@ -22,15 +22,9 @@ from embedserve_runtime.runners.fp32_fallback import (
 )
 from tests.runtime.pipelines.folders import embed, tokens_of
 from tests.runtime.runners.overflowing import FITS, OVERFLOWS, TOO_LARGE, overflowing, runners
-from tests.runtime.serve_kit import (
-    DIMENSIONS,
-    GatedRun,
-    OverlappingRunner,
-    Run,
-    TinyRunner,
-    bench,
-    mean_of_ids,
-)
+from tests.support.in_process_server import serve_in_process
+from tests.support.tiny_models import DIMENSIONS
+from tests.support.tiny_runners import GatedRun, OverlappingRunner, Run, TinyRunner, build_mean_run
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
 
@@ -61,9 +55,9 @@ def test_hidden_states_are_computed_again_with_the_rest(folder: Path) -> None:
 
 async def test_the_request_is_answered_and_counted(folder: Path) -> None:
     (runner,) = runners(folder, "float16")
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         answer = await server.client.post("/embed", json={"inputs": [OVERFLOWS, FITS]})
-        again = server.metric("embedserve_recomputed_inputs_total", {"engine": "0"})
+        again = server.get_metric("embedserve_recomputed_inputs_total", {"engine": "0"})
     assert answer.status_code == 200
     assert np.isfinite(answer.json()).all()
     assert again == 1
@@ -71,7 +65,7 @@ async def test_the_request_is_answered_and_counted(folder: Path) -> None:
 
 async def test_what_is_no_number_in_float32_either_fails_alone(tmp_path: Path) -> None:
     (runner,) = runners(overflowing(tmp_path, TOO_LARGE), "float16")
-    async with bench(model=runner) as server:
+    async with serve_in_process(model=runner) as server:
         bad = await server.client.post("/embed", json={"inputs": OVERFLOWS})
         good = await server.client.post("/embed", json={"inputs": "no"})
     assert (bad.status_code, good.status_code) == (500, 200)
@@ -94,7 +88,7 @@ def batch_of(*sequences: list[int]) -> PackedBatch:
 
 
 def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() -> None:
-    exact, opened = GatedRun(mean_of_ids()), []
+    exact, opened = GatedRun(build_mean_run()), []
     exact.release()
 
     def open_runner() -> Runner:
@@ -107,14 +101,14 @@ def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() ->
         rows = runner.run(batch, Output.DENSE).dense
         assert rows is not None
         assert np.array_equal(rows[[0, 3]], np.ones((2, DIMENSIONS)))
-        assert np.array_equal(rows[[1, 2]], mean_of_ids()(batch_of([9], [3, 9, 4])))
+        assert np.array_equal(rows[[1, 2]], build_mean_run()(batch_of([9], [3, 9, 4])))
     assert opened == [1]
     assert [one.token_ids.tolist() for one in exact.batches] == [[9, 3, 9, 4]] * 2
     assert runner.recomputed == 4
 
 
 def test_an_engine_that_overlaps_still_does() -> None:
-    runner = add_fallback(OverlappingRunner(nan_on(9)), FP32Fallback(lambda: TinyRunner(mean_of_ids())))
+    runner = add_fallback(OverlappingRunner(nan_on(9)), FP32Fallback(lambda: TinyRunner(build_mean_run())))
     assert isinstance(runner, AsyncEngine)
     assert runner.max_in_flight == 2
     under_way = [runner.submit(batch_of(ids), Output.DENSE) for ids in ([9], [1])]

@@ -16,7 +16,7 @@ from embedserve_runtime.runners.base import RoutedRunner, Runner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits
 from tests.runtime.scheduling.test_dispatcher import deadline, dense_rows, dispatcher, ids, taken
-from tests.runtime.serve_kit import GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
+from tests.support.tiny_runners import GatedRun, OverlappingRunner, Run, TinyRunner, build_mean_run
 
 MIXED = (True, False, False, True, True)
 WAYS = {
@@ -41,7 +41,7 @@ def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
 
 
 def expected(sequences: list[TokenSequence]) -> FloatArray:
-    ways = {False: mean_of_ids(), True: negated(mean_of_ids())}
+    ways = {False: build_mean_run(), True: negated(build_mean_run())}
     return np.concatenate([ways[one.query](PackedBatch.pack([one])) for one in sequences])
 
 
@@ -57,7 +57,7 @@ def expected(sequences: list[TokenSequence]) -> FloatArray:
 def test_each_sequence_gets_what_its_way_gives_alone(
     documents: type[TinyRunner], queries: type[TinyRunner], under_way: int
 ) -> None:
-    runner = routed(documents(mean_of_ids()), queries(negated(mean_of_ids())))
+    runner = routed(documents(build_mean_run()), queries(negated(build_mean_run())))
     assert runner.max_in_flight == under_way
     batches = [[text(n, query=query) for n, query in enumerate(ways)] for ways in WAYS.values()]
     submitted = [runner.submit(PackedBatch.pack(batch), Output.DENSE | Output.HIDDEN) for batch in batches]
@@ -68,7 +68,7 @@ def test_each_sequence_gets_what_its_way_gives_alone(
 
 
 async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_has_ended() -> None:
-    gates = GatedRun(), GatedRun(negated(mean_of_ids()))
+    gates = GatedRun(), GatedRun(negated(build_mean_run()))
     engines = OverlappingRunner(gates[0]), OverlappingRunner(gates[1])
     texts = [TokenSequence(ids(n), query=n % 2 == 1) for n in range(6)]
     # One of each way in a batch.
@@ -89,7 +89,7 @@ async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_h
 
 @pytest.mark.parametrize("way", [False, True], ids=["document", "query"])
 async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
-    ways = [OverlappingRunner(mean_of_ids()), OverlappingRunner(negated(mean_of_ids()))]
+    ways = [OverlappingRunner(build_mean_run()), OverlappingRunner(negated(build_mean_run()))]
     ways[way] = replace(ways[way], refused=7)
     texts = [TokenSequence(ids(n, 2), query=query) for n in (1, 7, 3) for query in (False, True)]
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:

@@ -23,7 +23,8 @@ from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
-from tests.runtime.serve_kit import DIMENSIONS, GatedRun, OverlappingRunner, Run, TinyRunner, mean_of_ids
+from tests.support.tiny_models import DIMENSIONS
+from tests.support.tiny_runners import GatedRun, OverlappingRunner, Run, TinyRunner, build_mean_run
 
 LATER = 3_600.0
 
@@ -81,9 +82,9 @@ async def test_rows_come_back_in_the_order_of_the_inputs_over_many_batches() -> 
     seen = Seen()
     rng = np.random.default_rng(1)
     sequences = [rng.integers(0, 20, rng.integers(1, 60)).astype(np.int32) for _ in range(100)]
-    async with dispatcher(mean_of_ids(), observer=seen) as built:
+    async with dispatcher(build_mean_run(), observer=seen) as built:
         done = await built.submit(dense_of(sequences), deadline())
-    run = mean_of_ids()
+    run = build_mean_run()
     want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
     np.testing.assert_allclose(dense_rows(done), want_rows, rtol=1e-6)
     assert len(seen.batches) > 10
@@ -158,7 +159,7 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    good = mean_of_ids()
+    good = build_mean_run()
 
     def run(batch: PackedBatch) -> FloatArray:
         if 13 in batch.token_ids:
@@ -192,7 +193,7 @@ async def test_in_a_batch_that_fails_only_the_bad_inputs_fail_their_requests(bad
         await blocker
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     assert [isinstance(outcome, EngineFailure) for outcome in outcomes] == [n in bad for n in range(9)]
-    run = mean_of_ids()
+    run = build_mean_run()
     for number, outcome in enumerate(outcomes):
         if isinstance(outcome, CompletedRequest):
             np.testing.assert_allclose(
@@ -211,7 +212,7 @@ async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> Non
 
 async def test_a_request_whose_hidden_states_outgrow_its_bound_fails_and_leaves_nothing_behind() -> None:
     sequences = [ids(*[1] * 60)] * 10
-    async with dispatcher(mean_of_ids()) as built:
+    async with dispatcher(build_mean_run()) as built:
         request = BatchRequest(sequences, Output.HIDDEN, max_bytes=60 * DIMENSIONS * 4)
         with pytest.raises(BatchTooLarge, match="send fewer inputs"):
             await built.submit(request, deadline())
@@ -236,14 +237,14 @@ async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_f
         hidden = (await asked).results.hidden
         with pytest.raises(EngineFailure):
             await bad
-    run = mean_of_ids()
+    run = build_mean_run()
     assert hidden is not None
     np.testing.assert_array_equal(hidden[0], run(PackedBatch.pack([ids(2), ids(3)])))
     np.testing.assert_array_equal(hidden[1], run(PackedBatch.pack([ids(4)])))
 
 
 def failing_on(*tokens: int) -> Run:
-    good = mean_of_ids()
+    good = build_mean_run()
 
     def run(batch: PackedBatch) -> FloatArray:
         if np.isin(batch.token_ids, tokens).any():
@@ -283,12 +284,12 @@ async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
 def test_every_request_gets_exactly_one_outcome(
     plan: list[tuple[list[int], str]], kinds: tuple[type[TinyRunner], ...]
 ) -> None:
-    asyncio.run(_all_have_outcomes(plan, [kind(mean_of_ids()) for kind in kinds]))
+    asyncio.run(_all_have_outcomes(plan, [kind(build_mean_run()) for kind in kinds]))
 
 
 async def _all_have_outcomes(plan: list[tuple[list[int], str]], engines: Sequence[TinyRunner]) -> None:
     rng = np.random.default_rng(2)
-    run = mean_of_ids()
+    run = build_mean_run()
     async with dispatcher(*engines, limits=Limits(64, 1_500, 60)) as built:
 
         async def one(lengths: list[int], fate: str) -> str:
@@ -365,7 +366,7 @@ async def test_an_engine_that_overlaps_has_the_next_batch_before_the_first_has_e
         gate.release()
         done = await asyncio.gather(*requests)
     assert [batch.token_ids.tolist() for batch in gate.batches] == [[0], [1], [2], [3]]
-    run = mean_of_ids()
+    run = build_mean_run()
     for number, one in enumerate(done):
         np.testing.assert_array_equal(dense_rows(one), run(PackedBatch.pack([ids(number)])))
 
@@ -373,7 +374,7 @@ async def test_an_engine_that_overlaps_has_the_next_batch_before_the_first_has_e
 @pytest.mark.parametrize("fails_at", ["submission", "results"])
 async def test_of_overlapping_batches_only_bad_inputs_fail(fails_at: str) -> None:
     if fails_at == "submission":
-        engine = OverlappingRunner(mean_of_ids(), refused=13)
+        engine = OverlappingRunner(build_mean_run(), refused=13)
     else:
         engine = OverlappingRunner(failing_on(13))
     async with dispatcher(engine, limits=Limits(8, 1_000, 100)) as built:
@@ -427,7 +428,7 @@ async def test_nothing_is_kept_of_an_answered_request_until_its_deadline() -> No
         built.start(dense_of([ids(1)]), deadline(), settle)
         return weakref.ref(settle), answered
 
-    async with dispatcher(mean_of_ids()) as built:
+    async with dispatcher(build_mean_run()) as built:
         request, answered = submit(built)
         await answered
         # The engine's thread lets go of its batch after it has handed over the outcome.
@@ -449,6 +450,6 @@ async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_thi
         assert (len(gate.batches), built.queued_inputs) == (2, 1)
         gate.release()
         done = await asyncio.gather(*running)
-    run = mean_of_ids()
+    run = build_mean_run()
     want_rows = [run(PackedBatch.pack([ids(*[number] * 64)])) for number in range(3)]
     np.testing.assert_allclose([dense_rows(one) for one in done], want_rows, rtol=1e-6)

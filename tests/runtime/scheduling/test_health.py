@@ -11,13 +11,14 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.health import PROBES, EngineMonitor
-from tests.runtime.serve_kit import Bench, bench, mean_of_ids
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_runners import build_mean_run
 
 PROBE = BatchRequest([np.array([2, 3], dtype=np.int32)], Output.DENSE)
 POISON = 13
 
 
-def watched(server: Bench, told: Callable[[str], None]) -> None:
+def watched(server: InProcessServer, told: Callable[[str], None]) -> None:
     clock = asyncio.get_running_loop().time
     server.dispatcher.on_batch_failed = EngineMonitor(server.dispatcher, PROBE, clock, told).batch_failed
 
@@ -26,7 +27,7 @@ def failing(
     is_broken: Callable[[PackedBatch], bool],
 ) -> tuple[Callable[[PackedBatch], FloatArray], list[int]]:
     """An engine that fails on some batches, and the number of tokens of each that it was given."""
-    good, batches = mean_of_ids(), list[int]()
+    good, batches = build_mean_run(), list[int]()
 
     def run(batch: PackedBatch) -> FloatArray:
         batches.append(batch.tokens)
@@ -40,7 +41,7 @@ def failing(
 async def test_an_engine_that_fails_on_everything_is_broken_with_its_library_s_words() -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     run, batches = failing(lambda _: True)
-    async with bench(run) as server:
+    async with serve_in_process(run) as server:
         watched(server, told.put_nowait)
         answer = await server.client.post("/embed", json={"inputs": "hello"})
         assert await told.get() == "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -53,7 +54,7 @@ async def test_an_engine_that_fails_on_everything_is_broken_with_its_library_s_w
 async def test_an_input_that_the_engine_cannot_take_does_not_make_it_broken() -> None:
     told: list[str] = []
     run, _ = failing(lambda batch: POISON in batch.token_ids)
-    async with bench(run) as server:
+    async with serve_in_process(run) as server:
         watched(server, told.append)
         for _ in range(2 * PROBES):
             poisoned = await server.client.post("/embed", json={"inputs": [[POISON]]})
@@ -74,7 +75,7 @@ async def test_an_engine_that_recovers_is_not_broken() -> None:
         return left[0] >= 0
 
     run, _ = failing(is_broken)
-    async with bench(run) as server:
+    async with serve_in_process(run) as server:
         watched(server, told.append)
         first = await server.client.post("/embed", json={"inputs": "hello"})
         await recovered.wait()  # until then the probes take the failures, or else the next request would

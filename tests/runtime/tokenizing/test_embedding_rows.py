@@ -12,7 +12,14 @@ from embedserve_runtime.errors import InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
-from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, card_with, classifier_of, tiny_wordpiece
+from tests.support.tiny_models import (
+    CLS,
+    SEP,
+    VOCABULARY,
+    build_card_with_tokenizer,
+    build_classifier_card,
+    build_tiny_wordpiece,
+)
 
 ROWS = len(VOCABULARY)
 CUT = TruncationRules(truncate=True)
@@ -21,14 +28,14 @@ PAIR = [("hello", "a vector")]
 
 def with_tokens(words: Sequence[str] = (), special: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer with tokens behind the vocabulary that the model has rows for."""
-    tokenizer = tiny_wordpiece()
+    tokenizer = build_tiny_wordpiece()
     tokenizer.add_special_tokens([*special])
     tokenizer.add_tokens([*words])
     return tokenizer
 
 
 def card_of_rows(rows: int, tokenizer: Tokenizer | None = None) -> ModelCard:
-    card = card_with(tokenizer or tiny_wordpiece(), lowercase=False)
+    card = build_card_with_tokenizer(tokenizer or build_tiny_wordpiece(), lowercase=False)
     embeddings = replace(card.encoder.embeddings, vocabulary=rows)
     return replace(card, encoder=replace(card.encoder, embeddings=embeddings))
 
@@ -74,7 +81,7 @@ def test_a_special_token_of_every_pair_is_refused_at_start_where_pairs_are_ranke
     )
     card = card_of_rows(ROWS, tokenizer)
     TextTokenizer.from_card(card)
-    reranker = replace(card, task=Task.RERANK, head=classifier_of("LABEL_0").head)
+    reranker = replace(card, task=Task.RERANK, head=build_classifier_card("LABEL_0").head)
     with pytest.raises(ModelInvalid, match=r"'\[NEXT\]' among them"):
         TextTokenizer.from_card(reranker)
 

@@ -28,9 +28,9 @@ from embedserve_runtime.tokenizing import (
     TruncationRules,
 )
 from embedserve_runtime.tokenizing.truncation import second_first
-from tests.runtime.serve_kit import VOCABULARY, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, transformers_of
 from tests.support.models import tiny
+from tests.support.tiny_models import VOCABULARY, build_tiny_wordpiece
 
 REFUSE = TruncationRules(truncate=False)
 CUT = TruncationRules(truncate=True)
@@ -198,7 +198,7 @@ def test_a_pair_that_is_not_valid_unicode_is_refused() -> None:
 
 
 def test_a_template_that_repeats_a_text_is_refused() -> None:
-    odd = tiny_wordpiece()
+    odd = build_tiny_wordpiece()
     odd.post_processor = processors.TemplateProcessing(
         single="$A", pair="$A [SEP] $B $A", special_tokens=[("[SEP]", 3)]
     )
@@ -212,7 +212,7 @@ def test_a_limit_without_room_for_two_texts_is_a_wrong_setting() -> None:
 
 
 def test_a_long_first_text_before_many_is_refused_before_the_second_texts_are_read() -> None:
-    tokenizer = TextTokenizer(tiny_wordpiece(), 32, len(VOCABULARY))
+    tokenizer = TextTokenizer(build_tiny_wordpiece(), 32, len(VOCABULARY))
     with pytest.raises(BatchTooLarge, match="at least 2300 tokens; one request may have 2000"):
         tokenizer.encode_pairs([("hello " * 20, "\ud800")] * 100, CUT, max_total=2_000)
 

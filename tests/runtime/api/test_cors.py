@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.serve.wire import Answer, Target, post, request, target
+from tests.support.http_connection import Answer, build_post, build_request
 from tests.support.models import small_minilm
+from tests.support.monitored_server import MonitoredServer, start_monitored_server
 
 PAGE = "https://a.example"
 OTHERS = (
@@ -30,20 +31,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def closed(model: Path) -> Iterator[Target]:
-    with target(model, model.parent / "closed") as started:
+def closed(model: Path) -> Iterator[MonitoredServer]:
+    with start_monitored_server(model, model.parent / "closed") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def opened(model: Path) -> Iterator[Target]:
+def opened(model: Path) -> Iterator[MonitoredServer]:
     settings = {"server": {"cors_origins": [PAGE], "api_keys": [KEY], "max_body_bytes": 4096}}
-    with target(model, model.parent / "opened", settings) as started:
+    with start_monitored_server(model, model.parent / "opened", settings) as started:
         yield started
 
 
 def preflight(origin: str, path: str = "/embed", method: str = "POST") -> bytes:
-    return request(
+    return build_request(
         "OPTIONS",
         path,
         f"origin: {origin}",
@@ -56,18 +57,18 @@ def cors_headers(answer: Answer) -> dict[str, str]:
     return {name: value for name, value in answer.headers if name.startswith("access-control-")}
 
 
-def test_without_the_setting_pages_are_told_nothing(closed: Target) -> None:
-    asked = closed.ask(preflight(PAGE), "OPTIONS")
+def test_without_the_setting_pages_are_told_nothing(closed: MonitoredServer) -> None:
+    asked = closed.send_request(preflight(PAGE), "OPTIONS")
     assert (asked.status, asked.get("allow"), cors_headers(asked)) == (405, "POST", {}), asked
-    answered = closed.ask(post("/embed", {"inputs": "a"}, f"origin: {PAGE}"))
+    answered = closed.send_request(build_post("/embed", {"inputs": "a"}, f"origin: {PAGE}"))
     assert (answered.status, cors_headers(answered)) == (200, {}), answered
 
 
 @pytest.mark.parametrize(
     ("path", "method"), [("/embed", "POST"), ("/v1/embeddings", "POST"), ("/info", "GET")]
 )
-def test_a_page_may_ask_first_without_a_key(opened: Target, path: str, method: str) -> None:
-    answer = opened.ask(preflight(PAGE, path, method), "OPTIONS")
+def test_a_page_may_ask_first_without_a_key(opened: MonitoredServer, path: str, method: str) -> None:
+    answer = opened.send_request(preflight(PAGE, path, method), "OPTIONS")
     assert answer.status in {200, 204}, answer
     found = cors_headers(answer)
     assert found[ALLOW_ORIGIN] == PAGE
@@ -79,40 +80,45 @@ def test_a_page_may_ask_first_without_a_key(opened: Target, path: str, method: s
 
 
 @pytest.mark.parametrize("origin", OTHERS)
-def test_another_page_is_not_let_in(opened: Target, origin: str) -> None:
-    assert ALLOW_ORIGIN not in cors_headers(opened.ask(preflight(origin), "OPTIONS"))
+def test_another_page_is_not_let_in(opened: MonitoredServer, origin: str) -> None:
+    assert ALLOW_ORIGIN not in cors_headers(opened.send_request(preflight(origin), "OPTIONS"))
     headers = (f"origin: {origin}", f"authorization: Bearer {KEY}")
-    answer = opened.ask(post("/embed", {"inputs": "a"}, *headers))
+    answer = opened.send_request(build_post("/embed", {"inputs": "a"}, *headers))
     assert (answer.status, cors_headers(answer).get(ALLOW_ORIGIN)) == (200, None), answer
 
 
 GOOD = json.dumps({"inputs": "a"}).encode()
 WITH_KEY = (JSON, f"authorization: Bearer {KEY}")
 ANSWERS = {
-    "a good one": (200, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
-    "no key": (401, request("POST", "/embed", JSON, f"origin: {PAGE}", body=GOOD)),
-    "no such path": (404, request("POST", "/nowhere", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
-    "a wrong method": (405, request("GET", "/embed", *WITH_KEY, f"origin: {PAGE}")),
-    "no JSON": (400, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b"{")),
-    "a wrong shape": (422, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b'{"inputs": {}}')),
-    "too large": (413, request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b" " * 8192)),
+    "a good one": (200, build_request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
+    "no key": (401, build_request("POST", "/embed", JSON, f"origin: {PAGE}", body=GOOD)),
+    "no such path": (404, build_request("POST", "/nowhere", *WITH_KEY, f"origin: {PAGE}", body=GOOD)),
+    "a wrong method": (405, build_request("GET", "/embed", *WITH_KEY, f"origin: {PAGE}")),
+    "no JSON": (400, build_request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b"{")),
+    "a wrong shape": (
+        422,
+        build_request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b'{"inputs": {}}'),
+    ),
+    "too large": (413, build_request("POST", "/embed", *WITH_KEY, f"origin: {PAGE}", body=b" " * 8192)),
     "another type": (
         415,
-        request("POST", "/embed", "content-type: text/plain", WITH_KEY[1], f"origin: {PAGE}", body=GOOD),
+        build_request(
+            "POST", "/embed", "content-type: text/plain", WITH_KEY[1], f"origin: {PAGE}", body=GOOD
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("name", [*ANSWERS])
-def test_a_page_can_read_every_answer(opened: Target, name: str) -> None:
+def test_a_page_can_read_every_answer(opened: MonitoredServer, name: str) -> None:
     status, sent = ANSWERS[name]
-    answer = opened.ask(sent)
+    answer = opened.send_request(sent)
     assert answer.status == status, answer
     assert cors_headers(answer).get(ALLOW_ORIGIN) == PAGE, answer
     assert "origin" in (answer.get("vary") or "").lower(), "a cache would give this answer to other pages"
 
 
-def test_who_is_no_page_is_answered_as_ever(opened: Target) -> None:
-    answer = opened.ask(request("POST", "/embed", *WITH_KEY, body=GOOD))
+def test_who_is_no_page_is_answered_as_ever(opened: MonitoredServer) -> None:
+    answer = opened.send_request(build_request("POST", "/embed", *WITH_KEY, body=GOOD))
     assert answer.status == 200, answer
-    assert not opened.new_bugs()
+    assert not opened.list_new_errors()

@@ -20,7 +20,7 @@ PROGRAM = "import sys; from embedserve_runtime.commands.cli import main; sys.exi
 
 
 @dataclass
-class Live:
+class ServerProcess:
     """lines: what the log has said so far, one mapping a line."""
 
     process: subprocess.Popen[str]
@@ -45,8 +45,8 @@ class Live:
         self.management = line["management"] or ""
         self.pinned = line["pinned"] or ""
 
-    def grpc_when_ready(self) -> str:
-        """The address of the port for gRPC."""
+    def wait_for_grpc_address(self) -> str:
+        """Wait until the server is ready, and return the address of its port for gRPC."""
         started = "listening for gRPC on "
         address: str = self.wait_for(started)["message"].removeprefix(started)
         self.wait_until_ready()
@@ -55,7 +55,7 @@ class Live:
     def stop(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def exit_code(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the end, keeping the log."""
         assert self.process.stderr is not None
         for text in self.process.stderr:
@@ -64,13 +64,13 @@ class Live:
 
 
 @contextmanager
-def live(
+def start_server(
     source: Path | str,
     folder: Path,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     before: str = "",
-) -> Iterator[Live]:
-    """A process that serves `source`, with settings laid over those of a test; `folder` gets its config file.
+) -> Iterator[ServerProcess]:
+    """Start a process that serves `source`, with settings laid over those of a test; `folder` gets its config file.
 
     before: what the process runs ahead of the command, to have it find another machine.
     """
@@ -89,7 +89,7 @@ def live(
     command = [sys.executable, "-c", f"{before}\n{PROGRAM}", "serve", "--config", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        yield Live(process)
+        yield ServerProcess(process)
     finally:
         if process.poll() is None:
             process.kill()
@@ -98,14 +98,14 @@ def live(
         process.wait()
 
 
-def workers_of(server: Live) -> list[int]:
-    """Process ids of the front ends."""
+def list_front_ends(server: ServerProcess) -> list[int]:
+    """Return the process ids of the front ends."""
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     return [int(pid) for file in children for pid in file.read_text().split()]
 
 
-async def statuses_under_signal(server: Live, number: signal.Signals) -> list[int]:
-    """Statuses of 16 requests at once, of which the first is answered when the process gets the signal."""
+async def send_signal_under_load(server: ServerProcess, number: signal.Signals) -> list[int]:
+    """Send 16 requests at once and a signal once the first has been answered; return the statuses of all."""
     limits = httpx.Limits(max_connections=16)
     async with httpx.AsyncClient(base_url=server.address, limits=limits, timeout=60) as client:
         answered = asyncio.Event()

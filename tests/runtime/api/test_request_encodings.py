@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.runtime.serve.wire import Target, chunked, request, target
+from tests.support.http_connection import build_request, encode_chunked
 from tests.support.models import small_minilm
+from tests.support.monitored_server import MonitoredServer, start_monitored_server
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -26,19 +27,19 @@ JSON = "content-type: application/json"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredServer]:
     folder = tmp_path_factory.mktemp("encodings")
-    with target(
+    with start_monitored_server(
         small_minilm(folder / "model"), folder, {"server": {"max_body_bytes": MAX_BODY_BYTES}}
     ) as started:
         yield started
 
 
 @pytest.fixture
-def server(running: Target) -> Iterator[Target]:
+def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
     yield running
-    running.close_wires()
-    running.check_good()
+    running.close_connections()
+    running.assert_is_sound()
 
 
 def gzip_bomb() -> bytes:
@@ -65,42 +66,50 @@ PACKED = {
 
 @pytest.mark.parametrize("framing", ["content-length", "chunked"])
 @pytest.mark.parametrize("encoding", [*PACKED])
-def test_a_packed_body_is_as_good_as_the_plain_one(server: Target, encoding: str, framing: str) -> None:
-    plain = server.ask(request("POST", "/embed", JSON, body=BODY))
+def test_a_packed_body_is_as_good_as_the_plain_one(
+    server: MonitoredServer, encoding: str, framing: str
+) -> None:
+    plain = server.send_request(build_request("POST", "/embed", JSON, body=BODY))
     packed, coding = PACKED[encoding], f"content-encoding: {encoding}"
     if framing == "chunked":
-        sent = request("POST", "/embed", JSON, coding, "transfer-encoding: chunked", body=chunked(packed, 7))
+        sent = build_request(
+            "POST", "/embed", JSON, coding, "transfer-encoding: chunked", body=encode_chunked(packed, 7)
+        )
     else:
-        sent = request("POST", "/embed", JSON, coding, body=packed)
-    wire = server.wire()
+        sent = build_request("POST", "/embed", JSON, coding, body=packed)
+    connection = server.connect()
     for _ in range(2):  # the connection goes on
-        wire.send(sent)
-        answer = wire.answer()
+        connection.send(sent)
+        answer = connection.read_answer()
         assert (answer.status, answer.body) == (200, plain.body), answer
 
 
-def test_gzip_of_several_members_is_their_texts_one_after_the_other(server: Target) -> None:
+def test_gzip_of_several_members_is_their_texts_one_after_the_other(server: MonitoredServer) -> None:
     """As RFC 1952 says."""
     packed = gzip.compress(BODY[:10]) + gzip.compress(BODY[10:])
-    answer = server.ask(request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
+    answer = server.send_request(build_request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
     assert (answer.status, len(answer.json())) == (200, 2), answer
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_what_unpacks_beyond_the_limit_is_413_before_it_is_unpacked(server: Target, encoding: str) -> None:
+def test_what_unpacks_beyond_the_limit_is_413_before_it_is_unpacked(
+    server: MonitoredServer, encoding: str
+) -> None:
     bomb = gzip_bomb() if encoding == "gzip" else zstd_bomb()
     assert len(bomb) < MAX_BODY_BYTES
-    server.check_good()
-    with server.growth() as growth, server.counts_one(413, "/embed"):
-        answer = server.ask(request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=bomb))
+    server.assert_is_sound()
+    with server.measure_growth() as growth, server.assert_counts_one(413, "/embed"):
+        answer = server.send_request(
+            build_request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=bomb)
+        )
         assert answer.status == 413, answer
-    assert growth.most < BOMB // 10, f"{growth.most:,} bytes more for {len(bomb):,} bytes"
+    assert growth.max_bytes < BOMB // 10, f"{growth.max_bytes:,} bytes more for {len(bomb):,} bytes"
 
 
-def test_a_packed_body_beyond_the_limit_is_413(server: Target) -> None:
+def test_a_packed_body_beyond_the_limit_is_413(server: MonitoredServer) -> None:
     packed = b"\x1f\x8b" + b"a" * MAX_BODY_BYTES
-    answer = server.ask(request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
+    answer = server.send_request(build_request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
     assert answer.status == 413, answer
 
 
@@ -113,11 +122,13 @@ MANY = {
 
 @pytest.mark.parametrize("name", [*MANY])
 def test_a_body_packed_in_many_pieces_is_refused_before_they_are_all_looked_at(
-    server: Target, name: str
+    server: MonitoredServer, name: str
 ) -> None:
     """Each costs a copy of what follows: 200,000 empty ones stopped the event loop for 49 seconds."""
     encoding, packed = MANY[name]
-    answer = server.ask(request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=packed))
+    answer = server.send_request(
+        build_request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=packed)
+    )
     assert answer.status == 400, answer
     assert "more than 16" in answer.json()["error"]
 
@@ -136,18 +147,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", [*BROKEN])
-def test_a_broken_body_is_400(server: Target, name: str) -> None:
+def test_a_broken_body_is_400(server: MonitoredServer, name: str) -> None:
     encoding, packed = BROKEN[name]
-    answer = server.ask(request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=packed))
+    answer = server.send_request(
+        build_request("POST", "/embed", JSON, f"content-encoding: {encoding}", body=packed)
+    )
     assert answer.status == 400, answer
     assert "error" in answer.json()
 
 
 @pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "gzip, br", "nonsense"])
-def test_another_encoding_is_415_that_names_it(server: Target, encoding: str) -> None:
-    wire = server.wire()
+def test_another_encoding_is_415_that_names_it(server: MonitoredServer, encoding: str) -> None:
+    connection = server.connect()
     head = ("expect: 100-continue", "content-length: 1000000")
-    wire.send(request("POST", "/embed", JSON, f"content-encoding: {encoding}", *head))
-    answer = wire.answer()  # and no 100 before it: the body is of no use
+    connection.send(build_request("POST", "/embed", JSON, f"content-encoding: {encoding}", *head))
+    answer = connection.read_answer()  # and no 100 before it: the body is of no use
     assert answer.status == 415, answer
     assert encoding.rsplit(", ", maxsplit=1)[-1] in answer.json()["error"]

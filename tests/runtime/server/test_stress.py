@@ -19,7 +19,8 @@ from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.metrics import resident_bytes
-from tests.runtime.serve_kit import DIMENSIONS, Bench, bench, listening
+from tests.support.in_process_server import InProcessServer, listen, serve_in_process
+from tests.support.tiny_models import DIMENSIONS
 
 REQUESTS = int(os.environ.get("EMBEDSERVE_STRESS_REQUESTS", "400"))
 CLIENTS = 48
@@ -90,27 +91,27 @@ async def run_clients(port: int, seeds: range) -> Counter[int]:
     return outcomes
 
 
-def counted(server: Bench) -> Counter[int]:
+def counted(server: InProcessServer) -> Counter[int]:
     found = {
-        status: int(server.metric("embedserve_requests_total", SERIES | {"status": str(status)}) or 0)
+        status: int(server.get_metric("embedserve_requests_total", SERIES | {"status": str(status)}) or 0)
         for status in (*ANSWERS, LEFT, 500, 503)
     }
     return Counter({status: count for status, count in found.items() if count})
 
 
-def total(server: Bench, name: str, label: str, values: tuple[str, ...]) -> float:
-    return sum(server.metric(name, {label: value}) or 0.0 for value in values)
+def total(server: InProcessServer, name: str, label: str, values: tuple[str, ...]) -> float:
+    return sum(server.get_metric(name, {label: value}) or 0.0 for value in values)
 
 
 async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> None:
     memory = RequestMemory(2**20, 2**24)
-    async with bench(uneven, limits=LIMITS, memory=memory) as server:
-        async with listening(server) as port:
+    async with serve_in_process(uneven, limits=LIMITS, memory=memory) as server:
+        async with listen(server) as port:
             outcomes = await run_clients(port, range(REQUESTS // 10))
             gc.collect()
             before = resident_bytes(os.getpid())
             outcomes += await run_clients(port, range(REQUESTS // 10, REQUESTS))
-            while server.metric("embedserve_requests_in_flight") or server.metric(  # noqa: ASYNC110  # turns of the loop
+            while server.get_metric("embedserve_requests_in_flight") or server.get_metric(  # noqa: ASYNC110  # turns of the loop
                 "embedserve_connections"
             ):
                 await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
 from embedserve_runtime.telemetry.series import Histogram, SeriesLayout
-from tests.runtime.serve_kit import Bench, bench
+from tests.support.in_process_server import InProcessServer, serve_in_process
 
 
 def series_of(page: str) -> set[str]:
@@ -33,7 +33,7 @@ REQUESTS = {
 }
 
 
-async def ask_everything(server: Bench) -> None:
+async def ask_everything(server: InProcessServer) -> None:
     for status, body in REQUESTS.items():
         headers = {"x-embedserve-timeout": "1e-9"} if status == 504 else {}
         answer = await server.client.post("/embed", json=body, headers=headers)
@@ -43,7 +43,7 @@ async def ask_everything(server: Bench) -> None:
 
 
 async def test_no_series_appears_after_the_first_scrape_and_all_are_explained() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         first = server.metrics.page().decode()
         await ask_everything(server)
         later = server.metrics.page().decode()
@@ -55,23 +55,23 @@ async def test_no_series_appears_after_the_first_scrape_and_all_are_explained() 
 
 
 async def test_every_status_is_counted_once_and_nothing_stays_in_flight() -> None:
-    async with bench() as server:
+    async with serve_in_process() as server:
         await ask_everything(server)
         counts = {
-            status: server.metric("embedserve_requests_total", {"route": "/embed", "status": str(status)})
+            status: server.get_metric("embedserve_requests_total", {"route": "/embed", "status": str(status)})
             for status in (200, 400, 422, 504)
         }
         assert counts == {200: 1, 400: 2, 422: 1, 504: 1}
-        assert server.metric("embedserve_requests_total", {"route": "other", "status": "404"}) == 1
-        assert server.metric("embedserve_request_duration_seconds_count", {"route": "/embed"}) == 5
-        assert server.metric("embedserve_requests_in_flight") == 0
-        assert server.metric("te_request_success", {"method": "single"}) == 1
+        assert server.get_metric("embedserve_requests_total", {"route": "other", "status": "404"}) == 1
+        assert server.get_metric("embedserve_request_duration_seconds_count", {"route": "/embed"}) == 5
+        assert server.get_metric("embedserve_requests_in_flight") == 0
+        assert server.get_metric("te_request_success", {"method": "single"}) == 1
 
 
 async def test_a_vector_that_is_no_number_is_counted_by_its_cause() -> None:
-    async with bench(not_finite) as server:
+    async with serve_in_process(not_finite) as server:
         assert (await server.client.post("/embed", json={"inputs": "a"})).status_code == 500
-        assert server.metric("te_request_failure", {"err": "missing_values"}) == 1
+        assert server.get_metric("te_request_failure", {"err": "missing_values"}) == 1
 
 
 def test_the_page_is_the_sum_of_all_front_ends() -> None:

@@ -16,9 +16,10 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from tests.runtime.serve.wire import Target, post, target, wait_for
-from tests.runtime.serve.wire import request as request_of
+from tests.support.http_connection import build_post, wait_for
+from tests.support.http_connection import build_request as request_of
 from tests.support.models import small_minilm
+from tests.support.monitored_server import MonitoredServer, start_monitored_server
 
 MIB = 2**20
 MAX_BODY_BYTES = MIB
@@ -37,11 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(model: Path) -> Iterator[Target]:
+def running(model: Path) -> Iterator[MonitoredServer]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the server's too, which is its child
     try:
-        with target(
+        with start_monitored_server(
             model, model.parent / "hostile", {"server": {"max_body_bytes": MAX_BODY_BYTES}}
         ) as started:
             yield started
@@ -50,10 +51,10 @@ def running(model: Path) -> Iterator[Target]:
 
 
 @pytest.fixture
-def server(running: Target) -> Iterator[Target]:
+def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
     yield running
-    running.close_wires()
-    running.check_good()
+    running.close_connections()
+    running.assert_is_sound()
 
 
 CHUNKED = request_of("POST", "/embed", "content-type: application/json", "transfer-encoding: chunked")
@@ -72,29 +73,29 @@ UNENDING = {
 
 
 @pytest.mark.parametrize("name", [*UNENDING])
-def test_what_has_no_end_is_cut_off_and_takes_no_memory(server: Target, name: str) -> None:
+def test_what_has_no_end_is_cut_off_and_takes_no_memory(server: MonitoredServer, name: str) -> None:
     beginning, piece = UNENDING[name]
-    wire = server.wire()
-    server.check_good()
-    with server.growth() as growth:
-        wire.send(beginning)
-        sent = wire.flood(piece, FLOOD)
-        ending = wire.ending()
+    connection = server.connect()
+    server.assert_is_sound()
+    with server.measure_growth() as growth:
+        connection.send(beginning)
+        sent = connection.send_until_answered(piece, FLOOD)
+        ending = connection.read_to_end()
     assert ending.data[9:12] in {b"", b"400", b"408", b"413", b"431"}, ending
     assert ending.data.count(b"HTTP/1.1 ") <= 1, ending
-    assert growth.most < GROWTH, f"{growth.most:,} bytes more, after {sent:,} were sent"
+    assert growth.max_bytes < GROWTH, f"{growth.max_bytes:,} bytes more, after {sent:,} were sent"
 
 
-def test_many_heads_of_small_headers_take_no_memory(server: Target) -> None:
+def test_many_heads_of_small_headers_take_no_memory(server: MonitoredServer) -> None:
     """Their objects were many times as large as their bytes, and stayed until the client had read its answer."""
     head = b"GET /info HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 10_000
-    server.check_good()
-    with server.growth() as growth:
-        wires = [server.wire() for _ in range(100)]
-        for wire in wires:
-            wire.send_or_be_cut(head)
-        assert {wire.answer().status for wire in wires} == {431}
-    assert growth.most < GROWTH, f"{growth.most:,} bytes more"
+    server.assert_is_sound()
+    with server.measure_growth() as growth:
+        connections = [server.connect() for _ in range(100)]
+        for connection in connections:
+            connection.send_until_cut(head)
+        assert {connection.read_answer().status for connection in connections} == {431}
+    assert growth.max_bytes < GROWTH, f"{growth.max_bytes:,} bytes more"
 
 
 BEGINNINGS = (
@@ -107,61 +108,67 @@ BEGINNINGS = (
 )
 
 
-def test_random_bytes_end_nothing_but_their_connection(server: Target) -> None:
+def test_random_bytes_end_nothing_but_their_connection(server: MonitoredServer) -> None:
     chance = random.Random(0)
     for number in range(300):
-        wire = server.wire()
+        connection = server.connect()
         # What is sent, or its end, may meet a connection that the server has ended already.
         with contextlib.suppress(OSError):
-            wire.send(chance.choice(BEGINNINGS) + chance.randbytes(chance.choice((1, 30, 1_000, 70_000))))
+            connection.send(
+                chance.choice(BEGINNINGS) + chance.randbytes(chance.choice((1, 30, 1_000, 70_000)))
+            )
             if number % 3:
-                wire.socket.shutdown(socket.SHUT_WR)
-                wire.ending()
+                connection.socket.shutdown(socket.SHUT_WR)
+                connection.read_to_end()
             else:  # a reset
-                wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wire.close()
-    server.check_good()
+                connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    server.assert_is_sound()
     in_flight = "embedserve_requests_in_flight"
-    wait_for(lambda: server.metric(in_flight), lambda value: value == 0, in_flight)
+    wait_for(lambda: server.read_metric(in_flight), lambda value: value == 0, in_flight)
 
 
 @pytest.mark.thorough
-def test_thousands_of_idle_connections_cost_little_and_others_are_answered(server: Target) -> None:
+def test_thousands_of_idle_connections_cost_little_and_others_are_answered(server: MonitoredServer) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * IDLE:
         pytest.skip("this user may not open so many files")
-    server.check_good()
-    with server.growth() as growth:
-        wires = [server.wire() for _ in range(IDLE)]
-        wait_for(lambda: server.holds(wires[-1]), bool, "the last one has been accepted")
+    server.assert_is_sound()
+    with server.measure_growth() as growth:
+        connections = [server.connect() for _ in range(IDLE)]
+        wait_for(lambda: server.has_open(connections[-1]), bool, "the last one has been accepted")
         for _ in range(20):
-            server.check_good()
-    assert all(map(server.holds, wires[:: IDLE // 10])), "they are within their time"
-    assert growth.most < IDLE * IDLE_BYTES, f"{growth.most / IDLE:,.0f} bytes each"
-    wires[0].send(post("/embed", {"inputs": "a"}))
-    assert wires[0].answer().status == 200
+            server.assert_is_sound()
+    assert all(map(server.has_open, connections[:: IDLE // 10])), "they are within their time"
+    assert growth.max_bytes < IDLE * IDLE_BYTES, f"{growth.max_bytes / IDLE:,.0f} bytes each"
+    connections[0].send(build_post("/embed", {"inputs": "a"}))
+    assert connections[0].read_answer().status == 200
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["that runs", "that waits behind another"])
-def test_work_whose_client_has_gone_is_withdrawn(server: Target, others: int) -> None:
+def test_work_whose_client_has_gone_is_withdrawn(server: MonitoredServer, others: int) -> None:
     inputs, depth, done = len(LONG["inputs"]), "embedserve_queue_depth", "embedserve_batch_inputs_sum"
-    before = server.metric(done)
-    ahead = [server.wire() for _ in range(others)]
-    for wire in ahead:
-        wire.send(post("/embed", LONG))
-    gone = server.wire()
-    gone.send(post("/embed", LONG))
-    wait_for(lambda: server.metric(depth), lambda value: value > others * inputs, "all of the work waits")
-    wait_for(lambda: server.metric(done), lambda value: value > before, "it runs")
-    with server.counts_one(499, "/embed"):
+    before = server.read_metric(done)
+    ahead = [server.connect() for _ in range(others)]
+    for connection in ahead:
+        connection.send(build_post("/embed", LONG))
+    gone = server.connect()
+    gone.send(build_post("/embed", LONG))
+    wait_for(
+        lambda: server.read_metric(depth), lambda value: value > others * inputs, "all of the work waits"
+    )
+    wait_for(lambda: server.read_metric(done), lambda value: value > before, "it runs")
+    with server.assert_counts_one(499, "/embed"):
         gone.close()
     wait_for(
-        lambda: server.metric(depth), lambda value: value <= others * inputs, "only the others' work waits"
+        lambda: server.read_metric(depth),
+        lambda value: value <= others * inputs,
+        "only the others' work waits",
     )
-    for wire in ahead:
-        with server.counts_one(499, "/embed"):
-            wire.close()
-    wait_for(lambda: server.metric(depth), lambda value: value == 0, "nothing waits")
-    assert server.metric(done) - before < (1 + others) * inputs
+    for connection in ahead:
+        with server.assert_counts_one(499, "/embed"):
+            connection.close()
+    wait_for(lambda: server.read_metric(depth), lambda value: value == 0, "nothing waits")
+    assert server.read_metric(done) - before < (1 + others) * inputs
 
 
 # -- messages of many small parts
@@ -172,7 +179,7 @@ MAX_QUIET_REQUESTS = 200
 
 
 @pytest.fixture(scope="module")
-def ranking(model: Path) -> Iterator[Target]:
+def ranking(model: Path) -> Iterator[MonitoredServer]:
     """With the limit of bodies that it has without any settings."""
     folder = small_minilm(model.parent / "reranker")
     for name in ("modules.json", "model.safetensors"):
@@ -182,19 +189,19 @@ def ranking(model: Path) -> Iterator[Target]:
         hidden_size=36, num_hidden_layers=1, num_attention_heads=3, intermediate_size=50, num_labels=1
     )
     BertForSequenceClassification(config).save_pretrained(folder)
-    with target(folder, model.parent / "ranking") as started:
+    with start_monitored_server(folder, model.parent / "ranking") as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def embedding(model: Path) -> Iterator[Target]:
-    with target(model, model.parent / "embedding") as started:
+def embedding(model: Path) -> Iterator[MonitoredServer]:
+    with start_monitored_server(model, model.parent / "embedding") as started:
         yield started
 
 
 GOOD = {
-    "ranking": post("/rerank", {"query": "a", "texts": ["b"]}),
-    "embedding": post("/embed", {"inputs": "a"}),
+    "ranking": build_post("/rerank", {"query": "a", "texts": ["b"]}),
+    "embedding": build_post("/embed", {"inputs": "a"}),
 }
 MANY = {
     "texts to rank": ("ranking", "/rerank", b'{"query":"a","texts":[%b""]}' % (b'"",' * 4_999_999)),
@@ -220,29 +227,29 @@ def test_others_are_answered_while_millions_of_parts_are_refused(
 ) -> None:
     """Refusing millions of parts takes its time, and none of the others that ask meanwhile waits for most of it."""
     kind, path, body = MANY[name]
-    server: Target = request.getfixturevalue(kind)
+    server: MonitoredServer = request.getfixturevalue(kind)
     sent, over = threading.Event(), threading.Event()
     waits, statuses = list[float](), list[int]()
     begun = time.monotonic()
     for _ in range(QUIET):
-        assert server.ask(GOOD[kind]).status == 200
+        assert server.send_request(GOOD[kind]).status == 200
     quiet = (time.monotonic() - begun) / QUIET
 
     def ask_on() -> None:
         sent.wait()
         while not (waits and over.is_set()):
             begun = time.monotonic()
-            statuses.append(server.ask(GOOD[kind]).status)
+            statuses.append(server.send_request(GOOD[kind]).status)
             waits.append(time.monotonic() - begun)
 
     asking = threading.Thread(target=ask_on)
     asking.start()
     try:
-        wire = server.wire()
-        wire.send(request_of("POST", path, "content-type: application/json", body=body))
+        connection = server.connect()
+        connection.send(request_of("POST", path, "content-type: application/json", body=body))
         whole = time.monotonic()
         sent.set()
-        answer = wire.answer()
+        answer = connection.read_answer()
         answered = time.monotonic()
     finally:
         sent.set()
@@ -250,8 +257,8 @@ def test_others_are_answered_while_millions_of_parts_are_refused(
         asking.join()
     assert answer.status == 422, answer
     assert set(statuses) == {200}, statuses
-    assert server.ask(GOOD[kind]).status == 200
-    assert not server.new_bugs()
+    assert server.send_request(GOOD[kind]).status == 200
+    assert not server.list_new_errors()
     took, longest = answered - whole, max(waits)
     seen = (
         f"refused in {took:.3f} s; {len(waits)} others, the longest {longest:.3f} s; quiet {quiet:.4f} s each"

@@ -18,8 +18,8 @@ from embedserve_runtime.engines.results import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
-from tests.runtime.serve.live import Live, live, statuses_under_signal, workers_of
 from tests.support.models import small_minilm
+from tests.support.server_process import ServerProcess, list_front_ends, send_signal_under_load, start_server
 from tests.support.static_models import Saved
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -29,23 +29,23 @@ SETTINGS = {"server": {"http_workers": WORKERS}}
 
 
 @pytest.fixture(scope="module")
-def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with live(minilm, tmp_path_factory.mktemp("workers"), SETTINGS) as started:
+def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with start_server(minilm, tmp_path_factory.mktemp("workers"), SETTINGS) as started:
         started.wait_until_ready()
         yield started
 
 
-def metric(server: Live, series: str) -> float:
+def metric(server: ServerProcess, series: str) -> float:
     page = httpx.get(f"{server.management}/metrics").text
     return next(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{series} "))
 
 
-def until(server: Live, series: str, value: float) -> None:
+def until(server: ServerProcess, series: str, value: float) -> None:
     while metric(server, series) != value:
         pass
 
 
-def test_vectors_are_those_of_the_model(server: Live, minilm_runner: Runner) -> None:
+def test_vectors_are_those_of_the_model(server: ServerProcess, minilm_runner: Runner) -> None:
     texts = parity_texts(12)
     tokenizer = TextTokenizer.from_card(minilm_runner.card)
     batch = PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True)))
@@ -55,9 +55,9 @@ def test_vectors_are_those_of_the_model(server: Live, minilm_runner: Runner) -> 
     assert np.abs(np.array(answer.json()) - normalize(rows)).max() <= FP32_MAX_ABS_DIFF
 
 
-def test_front_ends_load_no_weights_and_no_engine_library(server: Live) -> None:
-    assert len(workers_of(server)) == WORKERS
-    for pid in workers_of(server):
+def test_front_ends_load_no_weights_and_no_engine_library(server: ServerProcess) -> None:
+    assert len(list_front_ends(server)) == WORKERS
+    for pid in list_front_ends(server):
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert "tokenizers" in maps
         assert [name for name in ("onnxruntime", "torch", ".safetensors") if name in maps] == []
@@ -68,7 +68,7 @@ def test_front_ends_load_no_weights_and_no_engine_library(server: Live) -> None:
         )
 
 
-async def test_connections_spread_over_the_processes_and_their_counts_add_up(server: Live) -> None:
+async def test_connections_spread_over_the_processes_and_their_counts_add_up(server: ServerProcess) -> None:
     ok, wrong = (f'embedserve_requests_total{{route="/embed",status="{code}"}}' for code in (200, 422))
     before = await asyncio.to_thread(lambda: (metric(server, ok), metric(server, wrong)))
     makers: list[str] = []
@@ -87,7 +87,7 @@ async def test_connections_spread_over_the_processes_and_their_counts_add_up(ser
     assert len(set(makers)) == WORKERS
 
 
-async def test_a_client_that_hangs_up_leaves_the_queue_of_the_engine_empty(server: Live) -> None:
+async def test_a_client_that_hangs_up_leaves_the_queue_of_the_engine_empty(server: ServerProcess) -> None:
     host, port = server.address.removeprefix("http://").split(":")
     body = json.dumps({"inputs": parity_texts(200) * 5}).encode()
     head = b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -104,12 +104,12 @@ async def test_a_client_that_hangs_up_leaves_the_queue_of_the_engine_empty(serve
     )
 
 
-async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(server: Live) -> None:
+async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(server: ServerProcess) -> None:
     counter = 'embedserve_requests_total{route="/embed",status="200"}'
     replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
     counted = await asyncio.to_thread(metric, server, counter)
-    victim = workers_of(server)[0]
-    addressed = [identity_of(pid) for pid in workers_of(server)]
+    victim = list_front_ends(server)[0]
+    addressed = [identity_of(pid) for pid in list_front_ends(server)]
     broken: set[str] = set()
     unbroken: set[str] = set()
     answered = 0
@@ -144,7 +144,7 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
     assert len(broken) == 1, "the connections of one process"
     assert not broken & unbroken
     await asyncio.to_thread(until, server, "embedserve_http_workers", WORKERS)
-    (successor,) = {identity_of(pid) for pid in workers_of(server)} - {*addressed}
+    (successor,) = {identity_of(pid) for pid in list_front_ends(server)} - {*addressed}
     assert successor, "messages of the dead one cannot be taken for its successor's"
     # What the dead process had answered is still counted; of its last answers one each may be counted and not have
     # come, or have come and not be counted.
@@ -154,13 +154,13 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
 
 
-async def test_a_front_end_that_hangs_is_killed_and_replaced(server: Live) -> None:
+async def test_a_front_end_that_hangs_is_killed_and_replaced(server: ServerProcess) -> None:
     replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
-    hung = workers_of(server)[0]
+    hung = list_front_ends(server)[0]
     os.kill(hung, signal.SIGSTOP)  # its sockets go on accepting connections
     await asyncio.to_thread(until, server, "embedserve_http_workers_replaced_total", replaced + 1)
     await asyncio.to_thread(until, server, "embedserve_http_workers", WORKERS)
-    assert hung not in workers_of(server)
+    assert hung not in list_front_ends(server)
     async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
 
@@ -197,21 +197,21 @@ def test_a_front_end_that_sends_a_malformed_message_is_killed_and_replaced(
     (tmp_path / "sitecustomize.py").write_text(BROKEN_FRONT_ENDS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     Saved().save(tmp_path / "model")
-    with live(tmp_path / "model", tmp_path, SETTINGS) as server:
+    with start_server(tmp_path / "model", tmp_path, SETTINGS) as server:
         server.wait_until_ready()
-        before = {*workers_of(server)}
+        before = {*list_front_ends(server)}
         with httpx.Client(base_url=server.address, timeout=60) as client:
             assert client.post("/embed", json={"inputs": ["a", "b"]}, timeout=60).status_code == 200
             with pytest.raises(httpx.TransportError):
                 client.post("/embed", json={"inputs": ["a", "b", "c"]})
         until(server, "embedserve_http_workers_replaced_total", 1)
         until(server, "embedserve_http_workers", WORKERS)
-        assert len(before & {*workers_of(server)}) == WORKERS - 1
+        assert len(before & {*list_front_ends(server)}) == WORKERS - 1
         assert (
             httpx.post(f"{server.address}/embed", json={"inputs": ["a", "b"]}, timeout=60).status_code == 200
         )
         server.stop(signal.SIGTERM)
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
     (died,) = [line for line in server.lines if line["message"].startswith("a front-end process died")]
     assert died["code"] == -signal.SIGKILL
 
@@ -219,22 +219,22 @@ def test_a_front_end_that_sends_a_malformed_message_is_killed_and_replaced(
 @pytest.mark.thorough
 async def test_sigterm_under_load_fails_no_accepted_request(minilm: Path, tmp_path: Path) -> None:
     settings = {"server": {"http_workers": WORKERS, "endpoint_drain_seconds": 0.3}}
-    with live(minilm, tmp_path, settings) as server:
+    with start_server(minilm, tmp_path, settings) as server:
         server.wait_until_ready()
-        statuses = await statuses_under_signal(server, signal.SIGTERM)
+        statuses = await send_signal_under_load(server, signal.SIGTERM)
         assert statuses == [200] * 16
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
     assert server.lines[-1]["message"] == "stopped"
 
 
 def test_front_ends_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     settings = {"server": {"http_workers": WORKERS, "management_port": None}}
-    with live(small_minilm(tmp_path / "model"), tmp_path, settings) as server:
+    with start_server(small_minilm(tmp_path / "model"), tmp_path, settings) as server:
         server.wait_until_ready()
         page = httpx.get(f"{server.address}/metrics").text
         assert f"embedserve_http_workers {WORKERS}.0" in page
         assert httpx.get(f"{server.address}/readyz").json()["status"] == "Ready"
-        pids = workers_of(server)
+        pids = list_front_ends(server)
         server.process.kill()
         for pid in pids:
             while is_running(pid):
@@ -252,7 +252,7 @@ def test_a_key_that_is_rotated_counts_in_every_process(minilm: Path, tmp_path: P
     keys = tmp_path / "api-keys"
     keys.write_text("old-key")
     settings = {"server": {"http_workers": WORKERS, "api_keys_file": str(keys)}}
-    with live(minilm, tmp_path, settings) as guarded:
+    with start_server(minilm, tmp_path, settings) as guarded:
         guarded.wait_until_ready()
 
         def statuses(key: str) -> set[int]:

@@ -16,7 +16,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.telemetry.tracing import RequestTracer
 from tests.runtime.rpc.rpc_kit import served
-from tests.runtime.serve_kit import bench
+from tests.support.in_process_server import serve_in_process
 
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION.value[0]
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -82,7 +82,7 @@ async def test_a_request_is_a_span_with_its_stages_under_the_client_s_own(
 ) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=docs,team=search")
     tracer = RequestTracer(collector.url, "tiny")
-    async with bench(tracer=tracer) as server:
+    async with serve_in_process(tracer=tracer) as server:
         answer = await server.client.post(
             "/embed", json={"inputs": ["hello", "world"]}, headers=TRACEPARENT | {"x-request-id": "r-1"}
         )
@@ -127,7 +127,7 @@ async def test_a_request_that_fails_is_a_span_without_stages(
     collector: Collector, body: dict[str, object], want_status: int, want_code: int
 ) -> None:
     tracer = RequestTracer(collector.url, "tiny")
-    async with bench(broken, tracer=tracer) as server:
+    async with serve_in_process(broken, tracer=tracer) as server:
         assert (await server.client.post("/embed", json=body)).status_code == want_status
     tracer.flush()
     (span,) = collector.spans
@@ -169,7 +169,7 @@ async def test_each_message_of_a_grpc_call_is_a_span_with_the_same_stages(collec
 async def test_a_client_that_is_not_sampled_is_not_traced(collector: Collector) -> None:
     tracer = RequestTracer(collector.url, "tiny")
     headers = {"traceparent": TRACEPARENT["traceparent"][:-1] + "0"}
-    async with bench(tracer=tracer) as server:
+    async with serve_in_process(tracer=tracer) as server:
         assert (await server.client.post("/embed", json={"inputs": "a"}, headers=headers)).status_code == 200
     tracer.flush()
     assert collector.received == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.runtime.serve.live import live
 from tests.support.models import small_minilm
+from tests.support.server_process import start_server
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX-Embedserve-Vector-Space: %b\r\n\r\n[[1]]"
 
@@ -34,7 +34,9 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
             "pinned_port": 0,
             "space_url": "http://127.0.0.1:{space8}",
         }
-        server = stack.enter_context(live(small_minilm(tmp_path / "model"), tmp_path, {"server": settings}))
+        server = stack.enter_context(
+            start_server(small_minilm(tmp_path / "model"), tmp_path, {"server": settings})
+        )
         await asyncio.to_thread(server.wait_until_ready)
 
         async def spaces(client: httpx.AsyncClient, count: int) -> list[tuple[str, str | None]]:

@@ -17,8 +17,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from tests.runtime.serve.live import Live, live, statuses_under_signal
 from tests.support.models import small_minilm
+from tests.support.server_process import ServerProcess, send_signal_under_load, start_server
 from tests.support.texts import parity_texts
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
@@ -26,13 +26,13 @@ SENTENCES = ["What is a vector?", "Ein Vektor ist eine Liste von Zahlen.", "The 
 
 
 @pytest.fixture(scope="module")
-def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with live(minilm, tmp_path_factory.mktemp("server")) as started:
+def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with start_server(minilm, tmp_path_factory.mktemp("server")) as started:
         started.wait_until_ready()
         yield started
 
 
-def test_vectors_over_http_equal_sentence_transformers(server: Live, minilm: Path) -> None:
+def test_vectors_over_http_equal_sentence_transformers(server: ServerProcess, minilm: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     texts = SENTENCES + parity_texts(20)
@@ -45,7 +45,7 @@ def test_vectors_over_http_equal_sentence_transformers(server: Live, minilm: Pat
     np.testing.assert_array_equal(np.array(tei, dtype=np.float32), vectors)
 
 
-def test_probes_and_metrics_live_on_the_management_port_alone(server: Live) -> None:
+def test_probes_and_metrics_live_on_the_management_port_alone(server: ServerProcess) -> None:
     for path in ("/livez", "/readyz", "/metrics"):
         assert httpx.get(f"{server.management}{path}").status_code == 200
         assert httpx.get(f"{server.address}{path}").status_code == 404
@@ -53,7 +53,7 @@ def test_probes_and_metrics_live_on_the_management_port_alone(server: Live) -> N
     assert httpx.post(f"{server.management}/embed", json={"inputs": "a"}).status_code == 404
 
 
-def test_broken_bytes_on_the_wire_do_not_end_the_server(server: Live) -> None:
+def test_broken_bytes_on_the_wire_do_not_end_the_server(server: ServerProcess) -> None:
     host, port = server.address.removeprefix("http://").split(":")
     for junk in (b"\x00" * 64, b"GET\r\n\r\n", b"POST /embed HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
         with socket.create_connection((host, int(port))) as connection:
@@ -64,7 +64,7 @@ def test_broken_bytes_on_the_wire_do_not_end_the_server(server: Live) -> None:
     assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
 
 
-async def test_a_client_that_hangs_up_leaves_the_queue_empty(server: Live) -> None:
+async def test_a_client_that_hangs_up_leaves_the_queue_empty(server: ServerProcess) -> None:
     host, port = server.address.removeprefix("http://").split(":")
     body = json.dumps({"inputs": parity_texts(200) * 5}).encode()
     head = (
@@ -101,17 +101,17 @@ async def test_a_signal_under_load_fails_no_accepted_request(
     minilm: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     """SIGTERM and SIGHUP drain first, SIGINT does not; what was accepted is answered, and the exit code is 0."""
-    with live(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 0.3}}) as server:
+    with start_server(minilm, tmp_path, {"server": {"endpoint_drain_seconds": 0.3}}) as server:
         server.wait_until_ready()
-        statuses = await statuses_under_signal(server, number)
+        statuses = await send_signal_under_load(server, number)
         assert statuses == [200] * 16
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
     assert server.lines[-1]["message"] == "stopped"
 
 
 def test_while_draining_probes_say_no_and_requests_are_served(tmp_path: Path) -> None:
     model = small_minilm(tmp_path / "model")
-    with live(model, tmp_path, {"server": {"endpoint_drain_seconds": 600.0}}) as server:
+    with start_server(model, tmp_path, {"server": {"endpoint_drain_seconds": 600.0}}) as server:
         server.wait_until_ready()
         server.stop(signal.SIGTERM)
         server.wait_for("stopping")
@@ -120,21 +120,21 @@ def test_while_draining_probes_say_no_and_requests_are_served(tmp_path: Path) ->
         assert (ready.status_code, ready.json()["status"]) == (503, "Draining")
         assert (embed.status_code, embed.headers["connection"]) == (200, "close")
         server.stop(signal.SIGTERM)  # a second signal ends the drain
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
 
 
 def test_a_signal_while_loading_ends_the_process_at_once(minilm: Path, tmp_path: Path) -> None:
-    with live(minilm, tmp_path) as server:
+    with start_server(minilm, tmp_path) as server:
         server.wait_for("listening")
         server.stop(signal.SIGTERM)
-        assert server.exit_code() == 0
+        assert server.wait_for_exit() == 0
 
 
 def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path: Path) -> None:
     folder = tmp_path / "empty-model"
     folder.mkdir()
-    with live(folder, tmp_path) as server:
-        assert server.exit_code() == 1
+    with start_server(folder, tmp_path) as server:
+        assert server.wait_for_exit() == 1
     left = json.loads((tmp_path / "termination").read_text())
     assert set(left) == {"reason", "message", "retryable"}
     assert left["reason"] == "ModelFileMissing"
@@ -151,7 +151,7 @@ def test_a_reranker_ranks(tmp_path: Path) -> None:
         hidden_size=36, num_hidden_layers=1, num_attention_heads=3, intermediate_size=50, num_labels=1
     )
     BertForSequenceClassification(config).save_pretrained(folder)
-    with live(folder, tmp_path) as server:
+    with start_server(folder, tmp_path) as server:
         server.wait_until_ready()
         answer = httpx.post(f"{server.address}/rerank", json={"query": "a", "texts": ["b", "c"]})
     assert sorted(item["index"] for item in answer.json()) == [0, 1]
@@ -160,8 +160,8 @@ def test_a_reranker_ranks(tmp_path: Path) -> None:
 def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with live(minilm, tmp_path, {"server": {"port": port}}) as server:
-            assert server.exit_code() == os.EX_CONFIG
+        with start_server(minilm, tmp_path, {"server": {"port": port}}) as server:
+            assert server.wait_for_exit() == os.EX_CONFIG
     assert (
         f"cannot listen on 127.0.0.1:{port}" in json.loads((tmp_path / "termination").read_text())["message"]
     )
@@ -172,15 +172,15 @@ def test_a_port_for_grpc_in_use_is_said_with_its_reason_in_a_log_of_json(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with live(minilm, tmp_path, {"server": {"grpc_port": port}}) as server:
-            assert server.exit_code() == os.EX_CONFIG
+        with start_server(minilm, tmp_path, {"server": {"grpc_port": port}}) as server:
+            assert server.wait_for_exit() == os.EX_CONFIG
     message = json.loads((tmp_path / "termination").read_text())["message"]
     assert message == f"cannot listen on 127.0.0.1:{port} for gRPC: Address already in use"
     assert all("time" in line for line in server.lines), "other lines are not JSON"
 
 
 async def test_the_port_answers_before_the_model_is_there(minilm: Path, tmp_path: Path) -> None:
-    with live(minilm, tmp_path, {"server": {"management_port": None}}) as server:
+    with start_server(minilm, tmp_path, {"server": {"management_port": None}}) as server:
         line = server.wait_for("listening")
         async with httpx.AsyncClient(base_url=line["address"]) as client:
             alive = await client.get("/livez")
@@ -207,12 +207,12 @@ onnxruntime.InferenceSession.run = run_until_broken
 
 def test_a_broken_engine_ends_the_process_with_the_reason_for_its_pod(minilm: Path, tmp_path: Path) -> None:
     marker = tmp_path / "broken"
-    with live(minilm, tmp_path, before=BREAKS_LATER.format(marker=str(marker))) as server:
+    with start_server(minilm, tmp_path, before=BREAKS_LATER.format(marker=str(marker))) as server:
         server.wait_until_ready()
         assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
         marker.touch()
         assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 500
-        assert server.exit_code() == 1
+        assert server.wait_for_exit() == 1
     left = json.loads((tmp_path / "termination").read_text())
     assert (left["reason"], left["retryable"]) == ("EngineBroken", True)
     assert "CUDA failure 700: an illegal memory access" in left["message"]
