@@ -62,6 +62,13 @@ def _container(live: Any) -> Any:
             lambda live: _container(live)["resources"]["limits"].update(cpu="1", memory="1Gi"),
             id="another spelling of a quantity",
         ),
+        pytest.param(
+            "Deployment",
+            lambda live: live["spec"]["template"]["metadata"]["annotations"].update(
+                {"kubectl.kubernetes.io/restartedAt": "2026-01-02T12:00:00Z"}
+            ),
+            id="kubectl rollout restart",
+        ),
         pytest.param("Service", lambda live: live["spec"].update(clusterIP="10.0.0.1"), id="the cluster IP"),
         pytest.param(
             "Service", lambda live: live["spec"]["ports"][0].update(nodePort=30000), id="a node port"
