@@ -61,6 +61,11 @@ def add_render_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE",
         help="namespace whose pods may read the services' metrics; may be repeated",
     )
+    _add_cluster_options(parser)
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say in what cluster the children are, and what the platform allows."""
     parser.add_argument(
         "--allowed-endpoint",
         action="append",
