@@ -167,9 +167,9 @@ def test_a_service_of_somebody_else_is_not_taken_over(
 
 def test_a_refusal_by_the_api_server_is_passed_on(service: MakeService) -> None:
     refused = service("refused")
-    refused.apply(hub_spec(resources={"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}))
+    refused.apply(hub_spec(resources={"requests": {"example.com/device": 1}}))
     ready = refused.wait_condition("Ready", "False", "ChildRefused")
-    assert "must be less than or equal to memory limit" in ready["message"]
+    assert "Limit must be set for non overcommitable resources" in ready["message"]
     refused.apply(hub_spec())
     refused.wait_serving()
     refused.delete()
