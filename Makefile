@@ -81,6 +81,7 @@ test-fast: lint ## every test that needs no cluster (under 2 minutes once set up
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
 	$(BIN)/pytest tests/runtime/engines/test_cuda_loading.py tests/runtime/engines/test_cuda_routes.py \
 	  tests/runtime/engines/test_cuda_lanes.py tests/runtime/engines/test_cuda_products.py \
+	  tests/runtime/engines/test_cuda_token_weights.py \
 	  tests/runtime/engines/test_cuda.py
 
 # ARCH=arm64: for 64-bit ARM, on another machine by emulation.

@@ -38,7 +38,15 @@ RESULTS = "{results}"
 TESTS = "tests/runtime/engines"
 STEPS: tuple[Step, ...] = (
     Step("8-bit", ("pytest", "-q", "--durations=5", f"{TESTS}/test_cuda_loading.py"), 240),
-    Step("routes", ("pytest", "-q", f"{TESTS}/test_cuda_routes.py", f"{TESTS}/test_cuda_lanes.py"), 180),
+    Step(
+        "routes",
+        (
+            "pytest",
+            "-q",
+            *(f"{TESTS}/test_cuda_{name}.py" for name in ("routes", "lanes", "token_weights")),
+        ),
+        180,
+    ),
     Step("rates", ("benchmarks.gpu", "--seconds", "1", "--results", RESULTS), 300),
     Step("server", ("benchmarks.gpu_serving", "--seconds", "4"), 150),
     Step("cosines", ("benchmarks.gpu_cosines", "--results", RESULTS), 100),

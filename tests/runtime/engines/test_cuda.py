@@ -17,7 +17,7 @@ from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
-from embedserve_runtime.engines.torch.graphs import Forward
+from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
@@ -153,7 +153,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.start_copy(), needs_hidden=False)
+    parts = engine.run(batch, lambda done, _: done.start_copy(), needs=Needs.ROWS)
     return np.concatenate([part.wait() for part in parts])
 
 
@@ -182,7 +182,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.start_copy(), needs_hidden=False)
+        engine.run(batch, lambda done, _: done.start_copy(), needs=Needs.ROWS)
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
@@ -234,7 +234,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
         return SparseTransfer.start(on_device(done.states, done.batch))
 
-    (transfer,) = engine.run(batch, start_copy, needs_hidden=True)
+    (transfer,) = engine.run(batch, start_copy, needs=Needs.HIDDEN)
     rows = np.zeros_like(want)
     for row, (indices, values) in zip(rows, transfer.wait_rows(), strict=True):
         assert (np.diff(indices) > 0).all()

@@ -14,15 +14,17 @@ import pytest
 import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch
+from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.graphs import (
     MIN_SECOND_LANE_TOKENS,
     Graphs,
+    Needs,
     choose_buckets,
 )
-from embedserve_runtime.engines.torch.heads import PooledHead
+from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.test_forms import ATTENTION, LAYER, MAX_TOKENS, MLP, VOCABULARY, encoder_of
@@ -46,13 +48,15 @@ def encoder() -> Encoder:
 
 @pytest.fixture
 def graphs(tmp_path: Path) -> partial[Graphs]:
-    """Of a head that pools means."""
+    """Of a head that pools means, and one that gives each token a number."""
     from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
     with torch.inference_mode():
         fused = FusedEncoder.build(encoder(), Parameters(saved(tmp_path, encoder()), CUDA, torch.bfloat16))
     head = PooledHead([Pooling.MEAN], [], CUDA)
-    return partial(Graphs, fused, head, max_tokens=MAX_TOKENS)
+    weight = np.random.default_rng(5).normal(size=(1, encoder().hidden_size)).astype(np.float32)
+    token_head = TokenLayers([HostLayer(weight, None, Activation.IDENTITY)], CUDA)
+    return partial(Graphs, fused, head, max_tokens=MAX_TOKENS, token_head=token_head)
 
 
 def batches() -> list[PackedBatch]:
@@ -68,21 +72,23 @@ def batches() -> list[PackedBatch]:
     ]
 
 
-def start_copy(graphs: Graphs, batch: PackedBatch, hidden: bool) -> PendingArray:
-    """Its hidden states or its rows, on their way."""
-    done = graphs(batch, hidden)
+def start_copy(graphs: Graphs, head: TokenLayers, batch: PackedBatch, needs: Needs) -> PendingArray:
+    """Its hidden states, the rows of its tokens or its own, on their way."""
+    done = graphs(batch, needs)
     assert done is not None
     with done.on_stream():
-        return HostTransfer.start(done.states) if hidden else done.start_copy()
+        if needs is Needs.ROWS:
+            return done.start_copy()
+        return HostTransfer.start(done.states if needs is Needs.HIDDEN else done.apply_to_tokens(head))
 
 
 def in_turn(
-    graphs: Graphs, given: list[PackedBatch], hidden: list[bool], rounds: int
+    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[Needs], rounds: int
 ) -> Iterator[FloatArray]:
     """Of all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
-    for batch, wanted in list(zip(given, hidden, strict=True)) * rounds:
-        under_way.append(start_copy(graphs, batch, wanted))
+    for batch, needs in list(zip(given, needed, strict=True)) * rounds:
+        under_way.append(start_copy(graphs, head, batch, needs))
         if len(under_way) == 3:
             yield under_way.popleft().wait()
     while under_way:
@@ -102,13 +108,29 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
         graphs(among, max_second_lane_tokens=max_second_lane_tokens),
     )
     assert one.capacities == two.capacities == among
+    head = graphs.keywords["token_head"]
     # Of large batches no graph keeps hidden states.
-    for hidden in ([False] * len(given), [batch.tokens < 8000 for batch in given]):
-        alone = [start_copy(one, batch, wanted).wait() for batch, wanted in zip(given, hidden, strict=True)]
-        got = list(in_turn(two, given, hidden, rounds=7))
+    some_hidden = [Needs.HIDDEN if batch.tokens < 8000 else Needs.ROWS for batch in given]
+    for needed in ([Needs.ROWS] * len(given), [Needs.TOKEN_ROWS] * len(given), some_hidden):
+        alone = [
+            start_copy(one, head, batch, needs).wait() for batch, needs in zip(given, needed, strict=True)
+        ]
+        got = list(in_turn(two, head, given, needed, rounds=7))
         assert len(got) == 7 * len(given)
         for number, array in enumerate(got):
             np.testing.assert_array_equal(array, alone[number % len(given)])
+
+
+@torch.inference_mode()
+def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(graphs: partial[Graphs]) -> None:
+    fused, _ = graphs.args
+    head, batch = graphs.keywords["token_head"], max(batches(), key=lambda one: one.tokens)
+    made = graphs(choose_buckets(BUCKET_TOKENS))
+    assert made(batch, Needs.HIDDEN) is None
+    got = start_copy(made, head, batch, Needs.TOKEN_ROWS).wait()
+    want = head(fused(copy_to_device(batch, CUDA))).cpu().numpy()
+    assert got.shape == (batch.tokens, 1)
+    np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
 
 
 @torch.inference_mode()

@@ -27,8 +27,9 @@ class LoadedLexicalHead:
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
-        weights = np.maximum(apply_layers(self.layers, hidden)[:, 0], np.float32(0))
-        kept = ~np.isin(batch.token_ids, self.head.dropped)
+        weights = apply_layers(self.layers, hidden)[:, 0]
+        # Not a comparison with > 0: NaN weights stay, so that the check for finite values sees them.
+        kept = ~(weights <= 0) & ~np.isin(batch.token_ids, self.head.dropped)
         sequences = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
         return _take_largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
 
@@ -65,8 +66,7 @@ class LoadedMultiVectorHead:
 def _take_largest_by_id(
     sequences: NDArray[np.int64], ids: Int32Array, weights: FloatArray, count: int
 ) -> list[SparseVector]:
-    """Take the largest weight of each id in each of `count` sequences. NaN weights stay, so that the check for finite
-    values sees them."""
+    """Take the largest weight of each id in each of `count` sequences. A NaN is larger than any other."""
     if not len(ids):
         return [SparseVector(ids, weights)] * count
     # One sort over the whole batch: sorting each sequence takes ten times as long.
@@ -74,9 +74,7 @@ def _take_largest_by_id(
     order = np.argsort(keys)
     keys = keys[order]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    largest = np.maximum.reduceat(weights[order], starts)
-    kept = ~(largest <= 0)
-    keys, largest = keys[starts][kept], largest[kept]
+    keys, largest = keys[starts], np.maximum.reduceat(weights[order], starts)
     cuts = np.searchsorted(keys, np.arange(1, count) << 32)
     indices = (keys & 0xFFFFFFFF).astype(np.int32)
     return [SparseVector(*one) for one in zip(np.split(indices, cuts), np.split(largest, cuts), strict=True)]

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.graphs import Forward
+from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import (
     ConcatenatedHead,
     HostLayer,
     PooledHead,
     RowHead,
     TokenLayers,
+    TokenRowHead,
     VocabularyHead,
 )
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
@@ -81,12 +82,15 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         self._pooled: Output | None = None
         self._routed = False
         self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _take_hidden}
+        # What of these is made of less than hidden states.
+        self._needs: dict[Output, Needs] = {}
         self._place(heads)
 
     def _place(self, heads: Heads) -> None:
         """Put each head on the device."""
         device = self._engine.device
         pooled: RowHead | None = None
+        token_head: TokenRowHead | None = None
         if isinstance(heads.dense, DenseHead):
             self._pooled, pooled = (
                 Output.DENSE,
@@ -111,9 +115,9 @@ class DeviceRunner(EngineRunner[TorchEngine]):
             )
             self._takes[Output.SPARSE] = _take_from_vocabulary(vocabulary)
         if isinstance(heads.sparse, LoadedLexicalHead):
-            self._takes[Output.SPARSE] = _take_lexical(
-                heads.sparse, TokenLayers(to_host_layers(heads.sparse.layers), device)
-            )
+            token_head = TokenLayers(to_host_layers(heads.sparse.layers), device)
+            self._takes[Output.SPARSE] = _take_lexical(heads.sparse, token_head)
+            self._needs[Output.SPARSE] = Needs.TOKEN_ROWS
         if isinstance(heads.multi_vectors, LoadedMultiVectorHead):
             head = heads.multi_vectors
             finish = TokenLayers(
@@ -122,7 +126,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
             )
             self._takes[Output.MULTI_VECTOR] = _take_vectors(head, finish)
-        self._engine.prepare(pooled)
+        self._engine.prepare(pooled, token_head=token_head)
 
     @property
     def max_in_flight(self) -> int:
@@ -138,7 +142,8 @@ class DeviceRunner(EngineRunner[TorchEngine]):
 
         Not from two threads at a time; results are read on any.
         """
-        takes = [take for output, take in self._takes.items() if output in wanted]
+        takes = {output: take for output, take in self._takes.items() if output in wanted}
+        needs = max((self._needs.get(output, Needs.HIDDEN) for output in takes), default=Needs.ROWS)
 
         def take_parts(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
@@ -147,11 +152,11 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 if self._routed:
                     rows = partial(_select_roles, rows, part)
                 result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
-            for take in takes:
+            for take in takes.values():
                 result = _merge_parts(result, take(done, part))
             return result
 
-        return SubmittedBatch(self._engine.run(batch, take_parts, needs_hidden=bool(takes)))
+        return SubmittedBatch(self._engine.run(batch, take_parts, needs=needs))
 
 
 def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
@@ -188,12 +193,12 @@ def _take_from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatc
     return take
 
 
-def _take_lexical(head: LoadedLexicalHead, layers: TokenLayers) -> Callable[[Forward, PackedBatch], _Part]:
+def _take_lexical(head: LoadedLexicalHead, layers: TokenRowHead) -> Callable[[Forward, PackedBatch], _Part]:
     """One weight a token leaves the device; the host finds the largest of each id."""
     rest = replace(head, layers=())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
-        transfer = HostTransfer.start(layers(done.states))
+        transfer = HostTransfer.start(done.apply_to_tokens(layers))
         return _Part(sparse=lambda: rest(transfer.wait(), batch))
 
     return take

@@ -21,8 +21,8 @@ from embedserve_runtime.engines.torch.fused.support import (
     find_fused_obstacle,
     find_triton_obstacle,
 )
-from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, Forward, Graphs, choose_buckets
-from embedserve_runtime.engines.torch.heads import RowHead
+from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, Forward, Graphs, Needs, choose_buckets
+from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, find_varlen_obstacle
 from embedserve_runtime.engines.torch.long_texts import settle_flash_length
 from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halves
@@ -140,8 +140,11 @@ class TorchEngine:
     def out_of_memory(self) -> int:
         return self.memory.failures
 
-    def prepare(self, head: RowHead | None, max_tokens: int | None = None) -> None:
-        """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known."""
+    def prepare(
+        self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None
+    ) -> None:
+        """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known.
+        token_head: the one of `Forward.apply_to_tokens`."""
         self._head = head
         if self._fused is None:
             return
@@ -152,6 +155,7 @@ class TorchEngine:
                 head,
                 largest,
                 self._encoder.max_tokens,
+                token_head=token_head,
                 max_second_lane_tokens=self._max_concurrent_tokens(),
             )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
@@ -163,56 +167,50 @@ class TorchEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, _copy_to_host, needs_hidden=True))
+        return np.concatenate(self.run(batch, _copy_to_host, needs=Needs.HIDDEN))
 
-    def run(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs_hidden: bool
-    ) -> list[T]:
+    def run(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs: Needs) -> list[T]:
         """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
         memory as one. It is given the results and the sequences that they are of. Raises EngineFailure.
 
-        `take` should queue copies and not wait for them, on the stream that is torch's current one then. needs_hidden:
-        whether it reads hidden states.
+        `take` should queue copies and not wait for them, on the stream that is torch's current one then. needs: what it
+        reads.
         """
         self._check(batch)
         self.padding = 0
         try:
             with torch.inference_mode(), use_device(self.device):
                 return [
-                    one
-                    for part in self.memory.split(batch)
-                    for one in self._run_or_halve(part, take, needs_hidden)
+                    one for part in self.memory.split(batch) for one in self._run_or_halve(part, take, needs)
                 ]
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
     def _run_or_halve(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs
     ) -> list[T]:
         """Run a batch, in halves where memory runs out."""
         try:
-            return [self._run_and_take(batch, take, needs_hidden)]
+            return [self._run_and_take(batch, take, needs)]
         except torch.OutOfMemoryError as error:
             self.memory.lower(batch)
             # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
             logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
         # Not in the handler, for the same reason.
         torch.cuda.empty_cache()
-        return [self._run_and_take(half, take, needs_hidden) for half in split_in_halves(batch)]
+        return [self._run_and_take(half, take, needs) for half in split_in_halves(batch)]
 
-    def _run_and_take(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs_hidden: bool
-    ) -> T:
-        done = self._submit(batch, needs_hidden)
+    def _run_and_take(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs) -> T:
+        done = self._submit(batch, needs)
         with done.on_stream():
             return take(done, batch)
 
-    def _submit(self, batch: PackedBatch, needs_hidden: bool) -> Forward:
+    def _submit(self, batch: PackedBatch, needs: Needs) -> Forward:
         """Queue the forward pass."""
         flash = self._flash_from is not None and int(batch.lengths.min()) >= self._flash_from
         # A graph would have to be captured for the longest of its texts.
         if self._graphs is not None and not flash:
-            done = self._graphs(batch, needs_hidden)
+            done = self._graphs(batch, needs)
             if done is not None:
                 return done
         on_device = copy_to_device(batch, self.device)

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch import Tensor
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.direct import DirectGraph
-from embedserve_runtime.engines.torch.heads import RowHead
+from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 
 T = TypeVar("T")
@@ -29,7 +31,7 @@ T = TypeVar("T")
 MIN_TOKENS = 16
 # Up to here buckets grow with the size, and a graph keeps its hidden states.
 MAX_TOKENS_WITH_HIDDEN = 8192
-# From there on they are this far apart, and only the rows of the head are kept: hidden states of so many tokens would
+# From there on they are this far apart, and only the rows of the heads are kept: hidden states of so many tokens would
 # fill the memory, and few ask for them.
 MAX_TOKENS = 32_768
 STEP = 512
@@ -46,13 +48,25 @@ MIN_SECOND_LANE_TOKENS = 512
 MEMORY_SHARE = 0.1
 
 
+class Needs(IntEnum):
+    """What of a forward pass will be read; each is more than the one before it.
+
+    ROWS: the rows of the head. TOKEN_ROWS: those of the token head too. HIDDEN: hidden states too.
+    """
+
+    ROWS = 0
+    TOKEN_ROWS = 1
+    HIDDEN = 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
     """Results on the device, valid until the next batch is submitted, and only to what is queued on their stream.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
-    was captured or run with it, (sequences, columns). arriving: the rows, where they are on their way already. stream:
-    None for the caller's.
+    was captured or run with it, (sequences, columns). pending_rows: the rows, where they are on their way already.
+    stream: None for the caller's. token_rows: of the token head that was captured, (tokens, columns), where the hidden
+    states are not kept.
     """
 
     hidden: Tensor | None
@@ -60,6 +74,7 @@ class Forward:
     batch: DeviceBatch
     pending_rows: PendingArray | None = None
     stream: torch.cuda.Stream | None = None
+    token_rows: Tensor | None = None
 
     def on_stream(self) -> AbstractContextManager[object]:
         """Return a context in which the results are read."""
@@ -71,6 +86,11 @@ class Forward:
         if self.hidden is None:
             raise ValueError("hidden states were not asked for")
         return self.hidden
+
+    def apply_to_tokens(self, head: TokenRowHead) -> Tensor:
+        """Return the rows of the token head, which is the one that was captured. Raises ValueError if they were not
+        asked for."""
+        return head(self.states) if self.token_rows is None else self.token_rows
 
     def start_copy(self) -> PendingArray:
         """Start to copy the rows to the host."""
@@ -129,7 +149,15 @@ class _CapturedGraph:
     batch: DeviceBatch
     hidden: Tensor | None
     rows: Tensor | None
+    token_rows: Tensor | None
     direct: DirectGraph | None
+
+    @property
+    def kept(self) -> Needs:
+        """The most that can be read after a replay."""
+        if self.hidden is not None:
+            return Needs.HIDDEN
+        return Needs.ROWS if self.token_rows is None else Needs.TOKEN_ROWS
 
 
 class GraphLane:
@@ -149,21 +177,31 @@ class GraphLane:
     def __contains__(self, capacity: Capacity) -> bool:
         return capacity in self._captured
 
-    def capture(self, run: Callable[[DeviceBatch], Tensor], head: RowHead | None, capacity: Capacity) -> None:
-        """Capture the graph of a capacity."""
+    def capture(
+        self,
+        run: Callable[[DeviceBatch], Tensor],
+        head: RowHead | None,
+        token_head: TokenRowHead | None,
+        capacity: Capacity,
+    ) -> None:
+        """Capture the graph of a capacity. token_head: runs in it where hidden states are not kept, else behind it."""
+        keeps_hidden = head is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
         batch = DeviceBatch.view_storage(self._storage, capacity)
         copy_in(_build_full_batch(capacity, self._max_tokens), capacity, self._storage)
 
-        def forward() -> tuple[Tensor, Tensor | None]:
+        def forward() -> tuple[Tensor | None, Tensor | None, Tensor | None]:
             hidden = run(batch)
-            return hidden, None if head is None else head(hidden, batch)
+            rows = None if head is None else head(hidden, batch)
+            if keeps_hidden:
+                return hidden, rows, None
+            return None, rows, None if token_head is None else token_head(hidden)
 
         # Kernels are compiled and libraries choose their algorithms outside of the capture.
         self._capture_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._capture_stream):
             forward()
         torch.cuda.current_stream().wait_stream(self._capture_stream)
-        graph, (hidden, rows) = self._record(forward)
+        graph, (hidden, rows, token_rows) = self._record(forward)
         direct = None
         if head is not None and rows is not None and capacity.tokens <= MAX_DIRECT_TOKENS:
             direct = DirectGraph(
@@ -173,8 +211,7 @@ class GraphLane:
                 lambda work: self._record(work)[0],
                 rows.shape[1],
             )
-        keep = rows is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
-        self._captured[capacity] = _CapturedGraph(graph, batch, hidden if keep else None, rows, direct)
+        self._captured[capacity] = _CapturedGraph(graph, batch, hidden, rows, token_rows, direct)
 
     def drop(self) -> None:
         """Drop all graphs and their memory."""
@@ -189,12 +226,12 @@ class GraphLane:
             result = work()
         return graph, result
 
-    def submit(self, batch: PackedBatch, capacity: Capacity, needs_hidden: bool) -> Forward | None:
-        """Submit a batch; None where hidden states are wanted that the graph has not kept."""
+    def submit(self, batch: PackedBatch, capacity: Capacity, needs: Needs) -> Forward | None:
+        """Submit a batch; None where more is needed than the graph has kept."""
         captured = self._captured[capacity]
-        if needs_hidden and captured.hidden is None:
+        if needs > captured.kept:
             return None
-        if captured.direct is not None and not needs_hidden:
+        if captured.direct is not None and needs is Needs.ROWS:
             pending_rows = captured.direct.submit(batch)
             if pending_rows is not None:
                 return Forward(None, None, captured.batch, pending_rows)
@@ -203,14 +240,16 @@ class GraphLane:
             captured.graph.replay()
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         rows = None if captured.rows is None else captured.rows[:sequences]
-        if not needs_hidden or captured.hidden is None:
+        if needs is Needs.ROWS:
             return Forward(None, rows, captured.batch, stream=self._stream)
+        hidden = None if captured.hidden is None else captured.hidden[:tokens]
+        token_rows = None if captured.token_rows is None else captured.token_rows[:tokens]
         own = captured.batch.trim(tokens, sequences)
-        return Forward(captured.hidden[:tokens], rows, own, stream=self._stream)
+        return Forward(hidden, rows, own, stream=self._stream, token_rows=token_rows)
 
 
 class Graphs:
-    """The captured graphs of one encoder and one head."""
+    """The captured graphs of one encoder and its heads."""
 
     def __init__(
         self,
@@ -219,6 +258,7 @@ class Graphs:
         capacities: Sequence[Capacity],
         max_tokens: int,
         *,
+        token_head: TokenRowHead | None = None,
         min_second_lane_tokens: int = MIN_SECOND_LANE_TOKENS,
         max_second_lane_tokens: int = MAX_TOKENS,
     ) -> None:
@@ -235,16 +275,16 @@ class Graphs:
         second_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._lanes = [GraphLane(among[-1], max_tokens, stream) for stream in (None, second_stream)]
         first, second = self._lanes
-        _fill(first, run, head, among, max_bytes)
+        _fill(partial(first.capture, run, head, token_head), first, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
         of_second = [
             one for one in self.capacities if min_second_lane_tokens <= one.tokens <= max_second_lane_tokens
         ]
-        _fill(second, run, head, of_second, max_bytes)
+        _fill(partial(second.capture, run, head, token_head), second, of_second, max_bytes)
         torch.cuda.empty_cache()
         self._submitted = 0
 
-    def __call__(self, batch: PackedBatch, needs_hidden: bool) -> Forward | None:
+    def __call__(self, batch: PackedBatch, needs: Needs) -> Forward | None:
         """Submit `batch`, or None where no graph can run it."""
         number = find_bucket(batch, self.capacities)
         if number is None:
@@ -253,25 +293,21 @@ class Graphs:
         lanes = [lane for lane in self._lanes if capacity in lane]
         # The large batch before this one is in the other.
         self._submitted += len(lanes) > 1
-        return lanes[self._submitted % len(lanes)].submit(batch, capacity, needs_hidden)
+        return lanes[self._submitted % len(lanes)].submit(batch, capacity, needs)
 
 
 def _fill(
-    lane: GraphLane,
-    run: Callable[[DeviceBatch], Tensor],
-    head: RowHead | None,
-    among: Sequence[Capacity],
-    max_bytes: int,
+    capture: Callable[[Capacity], None], lane: GraphLane, among: Sequence[Capacity], max_bytes: int
 ) -> None:
-    """Capture graphs of ascending capacities until torch has reserved `max_bytes` bytes. The largest one that fits is
-    the first: all others run in its memory."""
+    """Capture graphs of ascending capacities in a lane until torch has reserved `max_bytes` bytes. The largest one that
+    fits is the first: all others run in its memory."""
     left = list(among)
     while left:
-        lane.capture(run, head, left.pop())
+        capture(left.pop())
         if torch.cuda.memory_reserved() <= max_bytes:
             break
         lane.drop()
     for capacity in left:
-        lane.capture(run, head, capacity)
+        capture(capacity)
         if torch.cuda.memory_reserved() > max_bytes:
             return

@@ -30,6 +30,12 @@ class RowHead(Protocol):
     def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor: ...
 
 
+class TokenRowHead(Protocol):
+    """Hidden states (tokens, hidden) to a row of few columns for each token, float32, without waiting."""
+
+    def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HostLayer:
     """A layer's arrays on the host: norm(activation(W x + b)), and where `adds_input` + x, or + R x by `residual`."""
