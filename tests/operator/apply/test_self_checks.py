@@ -42,7 +42,8 @@ async def checking() -> AsyncIterator[tuple[Pods, SelfCheckRunner, WorkQueue[Obj
     pods, queue = Pods(), WorkQueue[ObjectKey](first=1.0, limit=60.0)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", pods.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    # Handlers end once they may answer; whatever is cut off would leave its socket to a later test.
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=10)
     await runner.setup()
     first = web.TCPSite(runner, SOUND, 0)
     await first.start()
