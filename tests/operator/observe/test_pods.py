@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedserve_operator.kube.views.pods import Pod
-from embedserve_operator.observe.pods import read_pod
+from embedserve_operator.observe.pods import read_lingering_end, read_pod
 from embedserve_operator.state.failures import Failure
 from tests.operator.builders import failed, fetched, pod, ready
 
@@ -281,3 +281,24 @@ def test_a_file_of_api_keys_that_a_message_names_is_named_by_its_secret() -> Non
     failure = read_pod(Pod.parse(found)).failure
     assert failure is not None
     assert failure.message == f"{said} (it is key api of Secret keys)"
+
+
+FETCHED = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-11-30T12:00:00Z"}}}
+SIDECAR = {"name": "istio-proxy", "state": {"running": {"startedAt": "2026-11-30T11:59:00Z"}}}
+ENDED_SIDECAR = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 0}}}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "want"),
+    [
+        pytest.param([FETCHED, SIDECAR], "2026-11-30T12:00:00Z", id="a sidecar runs on"),
+        pytest.param([FETCHED], None, id="the only container: its Job is about to end"),
+        pytest.param([FETCHED, ENDED_SIDECAR], None, id="the sidecar has ended, too"),
+        pytest.param([{**FETCHED, "state": {"terminated": {"exitCode": 1}}}, SIDECAR], None, id="it failed"),
+    ],
+)
+def test_the_end_of_a_task_counts_for_itself_only_where_another_container_runs_on(
+    statuses: list[dict[str, Any]], want: str | None
+) -> None:
+    received = with_status(phase="Running", containerStatuses=statuses)
+    assert read_lingering_end(Pod.parse(received), "fetch") == want

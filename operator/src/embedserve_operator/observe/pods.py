@@ -305,14 +305,13 @@ def read_lingering_end(pod: Pod, name: str) -> str | None:
     """Return when a container ended successfully while another one, a sidecar, keeps its pod running; None where that
     is not so.
     """
-    for status in pod.status.all_container_statuses:
+    statuses = pod.status.all_container_statuses
+    # A pod is in phase Running for a moment after its only container has ended, and so is its Job.
+    if not any(status.is_running for status in statuses if status.name != name):
+        return None
+    for status in statuses:
         ended = status.state.terminated
-        if (
-            status.name == name
-            and ended is not None
-            and ended.exit_code == 0
-            and pod.status.phase == "Running"
-        ):
+        if status.name == name and ended is not None and ended.exit_code == 0:
             return ended.finished_at
     return None
 
