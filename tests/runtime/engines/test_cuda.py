@@ -266,6 +266,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_s
     batch = PackedBatch.pack(
         [source.integers(0, VOCABULARY, MAX_TOKENS).astype(np.int32) for _ in range(60_000)]
     )
+    torch.cuda.reset_peak_memory_stats()
     want = engine.forward(batch)
     needed = torch.cuda.max_memory_allocated() / torch.cuda.get_device_properties(CUDA).total_memory
     torch.cuda.empty_cache()

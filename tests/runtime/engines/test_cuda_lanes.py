@@ -77,9 +77,13 @@ def start_copy(graphs: Graphs, head: TokenLayers, batch: PackedBatch, needs: Nee
     done = graphs(batch, needs)
     assert done is not None
     with done.on_stream():
-        if needs is Needs.ROWS:
-            return done.start_copy()
-        return HostTransfer.start(done.states if needs is Needs.HIDDEN else done.apply_to_tokens(head))
+        match needs:
+            case Needs.ROWS:
+                return done.start_copy()
+            case Needs.TOKEN_ROWS:
+                return done.start_token_copy(head)
+            case Needs.HIDDEN:
+                return HostTransfer.start(done.states)
 
 
 def in_turn(

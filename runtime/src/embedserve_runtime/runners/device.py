@@ -198,7 +198,7 @@ def _take_lexical(head: LoadedLexicalHead, layers: TokenRowHead) -> Callable[[Fo
     rest = replace(head, layers=())
 
     def take(done: Forward, batch: PackedBatch) -> _Part:
-        transfer = HostTransfer.start(done.apply_to_tokens(layers))
+        transfer = done.start_token_copy(layers)
         return _Part(sparse=lambda: rest(transfer.wait(), batch))
 
     return take

@@ -1,13 +1,13 @@
-"""A CUDA graph that also brings its batch in and takes its rows out: for one short text the host's part, a dozen calls
-around two copies, takes as long as a good part of the forward pass.
+"""A CUDA graph that also brings its batch in and takes its results out: for one short text the host's part, a dozen
+calls around two copies, takes as long as a good part of the forward pass.
 
-Its pinned blocks are its own, so it has one batch at a time, from its submission until its rows are read; another one
-takes the ordinary path.
+Its pinned blocks are its own, so it has one batch at a time, from its submission until its results are read; another
+one takes the ordinary path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,55 +25,66 @@ class DirectGraph:
         self,
         capacity: Capacity,
         storage: Tensor,
-        forward: Callable[[], Tensor],
+        forward: Callable[[], Sequence[Tensor]],
         capture: Callable[[Callable[[], None]], torch.cuda.CUDAGraph],
-        columns: int,
+        shapes: Sequence[tuple[int, ...]],
     ) -> None:
-        """forward: reads the batch from `storage` and gives float32 rows (sequences, columns)."""
+        """forward: reads the batch from `storage` and gives its results, float32, of these shapes."""
         self._capacity = capacity
         self._staged = torch.zeros(capacity.integers, dtype=torch.int32, pin_memory=True)
         self._into = self._staged.numpy()
-        rows = torch.empty((capacity.sequences, columns), dtype=torch.float32, pin_memory=True)
-        self._rows: FloatArray = rows.numpy()
+        # The graph writes into them.
+        self._results = [torch.empty(shape, dtype=torch.float32, pin_memory=True) for shape in shapes]
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._busy = False
 
         def run_and_copy() -> None:
             storage[: capacity.integers].copy_(self._staged, non_blocking=True)
-            rows.copy_(forward(), non_blocking=True)
+            for pinned, result in zip(self._results, forward(), strict=True):
+                pinned.copy_(result, non_blocking=True)
 
         self._graph = capture(run_and_copy)
-        # The graph writes into it.
-        self._kept = rows
 
-    def submit(self, batch: PackedBatch) -> DirectRows | None:
-        """Queue the batch; None while an earlier one's rows have not been read."""
+    def submit(self, batch: PackedBatch) -> DirectResults | None:
+        """Queue the batch; None while an earlier one's results have not been read."""
         if self._busy:
             return None
         self._busy = True
         lay_out(batch, self._capacity, self._into)
         self._graph.replay()
         self._arrived.record()
-        return DirectRows(self, len(batch.cu_seqlens) - 1)
+        return DirectResults(self)
 
-    def take(self, sequences: int) -> FloatArray:
-        """Wait for the rows, and have room for the next batch."""
+    def take(self) -> list[FloatArray]:
+        """Wait for the results, and have room for the next batch."""
         self._arrived.synchronize()
-        rows = np.array(self._rows[:sequences])
+        results = [np.array(pinned.numpy()) for pinned in self._results]
         self._busy = False
-        return rows
+        return results
 
 
 @dataclass(slots=True, eq=False)
-class DirectRows:
-    """Rows that are being copied to the host."""
+class DirectResults:
+    """Results that are being copied to the host, all of them taken when the first is read."""
 
     graph: DirectGraph
-    sequences: int
-    _taken: FloatArray | None = None
+    _taken: list[FloatArray] | None = None
+
+    def wait_for(self, number: int) -> FloatArray:
+        """Wait for the results and return one of them."""
+        if self._taken is None:
+            self._taken = self.graph.take()
+        return self._taken[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DirectRows:
+    """The first `count` rows of one of the results, by its number."""
+
+    results: DirectResults
+    number: int
+    count: int
 
     def wait(self) -> FloatArray:
         """Wait for the rows and return them."""
-        if self._taken is None:
-            self._taken = self.graph.take(self.sequences)
-        return self._taken
+        return self.results.wait_for(self.number)[: self.count]

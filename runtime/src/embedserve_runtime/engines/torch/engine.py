@@ -144,7 +144,7 @@ class TorchEngine:
         self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None
     ) -> None:
         """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known.
-        token_head: the one of `Forward.apply_to_tokens`."""
+        token_head: the one of `Forward.start_token_copy`."""
         self._head = head
         if self._fused is None:
             return

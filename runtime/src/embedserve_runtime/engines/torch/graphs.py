@@ -22,7 +22,7 @@ from torch import Tensor
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
-from embedserve_runtime.engines.torch.direct import DirectGraph
+from embedserve_runtime.engines.torch.direct import DirectGraph, DirectRows
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 
@@ -66,7 +66,7 @@ class Forward:
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
     was captured or run with it, (sequences, columns). pending_rows: the rows, where they are on their way already.
     stream: None for the caller's. token_rows: of the token head that was captured, (tokens, columns), where the hidden
-    states are not kept.
+    states are not kept. pending_token_rows: the same, where they are on their way already.
     """
 
     hidden: Tensor | None
@@ -75,6 +75,7 @@ class Forward:
     pending_rows: PendingArray | None = None
     stream: torch.cuda.Stream | None = None
     token_rows: Tensor | None = None
+    pending_token_rows: PendingArray | None = None
 
     def on_stream(self) -> AbstractContextManager[object]:
         """Return a context in which the results are read."""
@@ -87,10 +88,11 @@ class Forward:
             raise ValueError("hidden states were not asked for")
         return self.hidden
 
-    def apply_to_tokens(self, head: TokenRowHead) -> Tensor:
-        """Return the rows of the token head, which is the one that was captured. Raises ValueError if they were not
-        asked for."""
-        return head(self.states) if self.token_rows is None else self.token_rows
+    def start_token_copy(self, head: TokenRowHead) -> PendingArray:
+        """Start to copy the rows of the token head, which is the one that was captured, to the host."""
+        if self.pending_token_rows is not None:
+            return self.pending_token_rows
+        return HostTransfer.start(head(self.states) if self.token_rows is None else self.token_rows)
 
     def start_copy(self) -> PendingArray:
         """Start to copy the rows to the host."""
@@ -184,7 +186,8 @@ class GraphLane:
         token_head: TokenRowHead | None,
         capacity: Capacity,
     ) -> None:
-        """Capture the graph of a capacity. token_head: runs in it where hidden states are not kept, else behind it."""
+        """Capture the graph of a capacity. token_head: runs in it where hidden states are not kept, else behind it; and
+        in the graph that has the copies in it."""
         keeps_hidden = head is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
         batch = DeviceBatch.view_storage(self._storage, capacity)
         copy_in(_build_full_batch(capacity, self._max_tokens), capacity, self._storage)
@@ -196,20 +199,18 @@ class GraphLane:
                 return hidden, rows, None
             return None, rows, None if token_head is None else token_head(hidden)
 
-        # Kernels are compiled and libraries choose their algorithms outside of the capture.
-        self._capture_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._capture_stream):
-            forward()
-        torch.cuda.current_stream().wait_stream(self._capture_stream)
+        def give_results() -> list[Tensor]:
+            assert head is not None, "there are results"
+            hidden = run(batch)
+            return [head(hidden, batch), *([] if token_head is None else [token_head(hidden)])]
+
+        self._warm_up(forward)
         graph, (hidden, rows, token_rows) = self._record(forward)
         direct = None
-        if head is not None and rows is not None and capacity.tokens <= MAX_DIRECT_TOKENS:
+        if head is not None and capacity.tokens <= MAX_DIRECT_TOKENS:
+            shapes = [tuple(result.shape) for result in self._warm_up(give_results)]
             direct = DirectGraph(
-                capacity,
-                self._storage,
-                lambda: head(run(batch), batch),
-                lambda work: self._record(work)[0],
-                rows.shape[1],
+                capacity, self._storage, give_results, lambda work: self._record(work)[0], shapes
             )
         self._captured[capacity] = _CapturedGraph(graph, batch, hidden, rows, token_rows, direct)
 
@@ -218,6 +219,15 @@ class GraphLane:
         self._captured.clear()
         self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
+
+    def _warm_up(self, work: Callable[[], T]) -> T:
+        """Do what will be captured once outside of a capture: there kernels are compiled, and libraries choose their
+        algorithms."""
+        self._capture_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._capture_stream):
+            result = work()
+        torch.cuda.current_stream().wait_stream(self._capture_stream)
+        return result
 
     def _record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
@@ -231,14 +241,21 @@ class GraphLane:
         captured = self._captured[capacity]
         if needs > captured.kept:
             return None
-        if captured.direct is not None and needs is Needs.ROWS:
-            pending_rows = captured.direct.submit(batch)
-            if pending_rows is not None:
-                return Forward(None, None, captured.batch, pending_rows)
+        tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
+        results = None
+        if captured.direct is not None and needs is not Needs.HIDDEN:
+            results = captured.direct.submit(batch)
+        if results is not None:
+            return Forward(
+                None,
+                None,
+                captured.batch,
+                DirectRows(results, 0, sequences),
+                pending_token_rows=None if needs is Needs.ROWS else DirectRows(results, 1, tokens),
+            )
         with use_stream(self._stream):
             copy_in(batch, capacity, self._storage)
             captured.graph.replay()
-        tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         rows = None if captured.rows is None else captured.rows[:sequences]
         if needs is Needs.ROWS:
             return Forward(None, rows, captured.batch, stream=self._stream)
