@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer, processors
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
-from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
@@ -31,7 +31,7 @@ from embedserve_runtime.tokenizing.embedding_rows import EmbeddingRows, check_id
 from embedserve_runtime.tokenizing.pairs import PairEncoder
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.tokenizer_json import lowercase_first, register_markers
-from embedserve_runtime.tokenizing.truncation import TruncationRules, truncate_ids
+from embedserve_runtime.tokenizing.truncation import TruncationRules, no_room_error, truncate_ids
 
 Input = str | list[int]
 
@@ -152,7 +152,7 @@ class TextTokenizer:
         self.max_length = max_length
         self._room = max_length - len(self._head) - len(self._tail)
         if self._room < 1:
-            raise ConfigError(f"max_length {max_length} leaves no room beside the model's special tokens")
+            raise no_room_error(max_length, "beside the model's special tokens")
 
     def _check_vocabulary(self, filling: Sequence[int], task: Task, max_token_id: int) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids
