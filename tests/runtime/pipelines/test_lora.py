@@ -279,7 +279,7 @@ BROKEN: dict[str, tuple[Callable[[Tensors], Tensors], type[EmbedserveError], str
     "a module that the model does not have": (
         add("encoder.layer.7.output.dense.lora_A.weight", RANK, 30),
         UnsupportedArchitecture,
-        "nothing here reads the tensor base_model.model.encoder.layer.7.output.dense.lora_A.weight",
+        "reads the tensor base_model.model.encoder.layer.7.output.dense.lora_A.weight",
     ),
     "DoRA's magnitudes": (
         add(f"{QUERY}.lora_magnitude_vector", 24),
@@ -289,7 +289,7 @@ BROKEN: dict[str, tuple[Callable[[Tensors], Tensors], type[EmbedserveError], str
     "a head that nobody reads": (
         add("classifier.weight", 2, 24),
         UnsupportedArchitecture,
-        "nothing here reads the tensor base_model.model.classifier.weight",
+        "reads the tensor base_model.model.classifier.weight",
     ),
 }
 

@@ -167,7 +167,8 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
     if missing:
         listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ModelInvalid(
-            f"the checkpoint lacks {len(missing)} tensors of a {encoder.family} encoder: {listed}"
+            f"the checkpoint lacks {len(missing)} tensors of a {encoder.family} encoder: {listed}; "
+            "config.json asks for them"
         )
     return resolved
 

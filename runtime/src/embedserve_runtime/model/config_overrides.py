@@ -10,11 +10,17 @@ from embedserve_runtime.model.pipeline import Pipeline, Pooling
 
 
 def resolve_prompts(layout: ModelLayout, settings: ModelSettings) -> tuple[dict[str, str], str | None]:
-    """Return the prompts by name, and the name of the default one."""
+    """Return the prompts by name, and the name of the default one. Raises ConfigError or ModelInvalid where there is
+    no such prompt."""
     prompts = {**layout.prompts, **settings.prompts}
     default_prompt = settings.default_prompt or layout.default_prompt
     if default_prompt is not None and default_prompt not in prompts:
         known = ", ".join(sorted(prompts)) or "none"
+        if settings.default_prompt is None:
+            raise ModelInvalid(
+                f"config_sentence_transformers.json: default_prompt_name {default_prompt!r} is not one of its prompts: "
+                f"{known}"
+            )
         raise ConfigError(
             f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
         )

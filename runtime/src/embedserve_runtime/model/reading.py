@@ -123,5 +123,6 @@ def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) ->
     # A vocabulary may have been padded with rows that no token has.
     if of_documents != of_queries and (documents.task is Task.EMBED or of_queries > of_documents):
         raise ModelInvalid(
-            f"{folder}: its documents get vectors of {of_documents} dimensions, its queries of {of_queries}"
+            f"{folder}: its documents get vectors of {of_documents} dimensions, its queries of {of_queries}, by the "
+            "config.json of each module"
         )

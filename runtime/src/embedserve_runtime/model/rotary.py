@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PositiveFloat, PositiveInt
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Rotary
@@ -25,18 +26,18 @@ class RopeParameters(FileModel):
 
     rope_type: str | None = None
     type: str | None = None  # the older spelling of rope_type
-    rope_theta: float | None = None
-    partial_rotary_factor: float | None = None
-    factor: float | None = None
-    original_max_position_embeddings: int | None = None
-    attention_factor: float | None = None
+    rope_theta: PositiveFloat | None = None
+    partial_rotary_factor: PositiveFloat | None = None
+    factor: PositiveFloat | None = None
+    original_max_position_embeddings: PositiveInt | None = None
+    attention_factor: PositiveFloat | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
+    low_freq_factor: PositiveFloat | None = None
+    high_freq_factor: PositiveFloat | None = None
     mixed_b: float | None = None
 
     @property
@@ -47,10 +48,10 @@ class RopeParameters(FileModel):
 class RotaryConfig(FileModel):
     """The keys of a config.json with one rotary setting for all layers."""
 
-    max_position_embeddings: int
-    original_max_position_embeddings: int | None = None
-    rope_theta: float | None = None
-    partial_rotary_factor: float | None = None
+    max_position_embeddings: PositiveInt
+    original_max_position_embeddings: PositiveInt | None = None
+    rope_theta: PositiveFloat | None = None
+    partial_rotary_factor: PositiveFloat | None = None
     rope_scaling: RopeParameters | None = None
     rope_parameters: RopeParameters | None = None
 

@@ -91,8 +91,9 @@ def _check_known(
     ]
     if unknown:
         raise UnsupportedArchitecture(
-            f"{home.path}: nothing here reads {_list_tensors(checkpoint, unknown)}, so the model would give other "
-            "vectors than its authors meant; if they are left over from training, save the model without them"
+            f"{home.path}: nothing that config.json describes reads {_list_tensors(checkpoint, unknown)}, so the model "
+            "would give other vectors than its authors meant; if they are left over from training, save the model "
+            "without them"
         )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from embedserve_runtime.engines.base import Tokens
-from embedserve_runtime.errors import BatchTooLarge, ConfigError, EmptyInput, InputTooLong
+from embedserve_runtime.errors import BatchTooLarge, EmptyInput, InputTooLong
 from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBackend, split_into_slices
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
 from embedserve_runtime.tokenizing.truncation import (
     TruncationRules,
+    no_room_error,
     second_first,
     truncate_ids,
     truncate_longest_first,
@@ -53,10 +54,8 @@ class PairEncoder:
         self._max_length = max_length
         self._room = max_length - self._template.special_tokens
         if self._room < 2:
-            raise ConfigError(
-                f"max_length {max_length} leaves no room for two texts beside the {self._template.special_tokens} "
-                "special tokens of a pair"
-            )
+            special = self._template.special_tokens
+            raise no_room_error(max_length, f"for two texts beside the {special} special tokens of a pair")
 
     @property
     def special_tokens(self) -> frozenset[int]:

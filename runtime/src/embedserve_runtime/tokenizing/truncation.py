@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.errors import ConfigError
 
 Side = Literal["left", "right"]
 
@@ -23,6 +24,14 @@ class TruncationRules(Struct, frozen=True):
     side: Side = "right"
     max_tokens: int | None = None
     min_second: int | None = None
+
+
+def no_room_error(max_length: int, what: str) -> ConfigError:
+    """Create the error of a length that is too short for any text. what: that takes the room."""
+    return ConfigError(
+        f"max_length {max_length} leaves no room {what}; it comes from model.max_length, else from the model's "
+        "sentence_bert_config.json, tokenizer_config.json or config.json"
+    )
 
 
 def truncate_ids(ids: Int32Array, length: int, side: Side) -> Int32Array:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Embeddings,
@@ -33,15 +35,15 @@ class BertConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
     model_type: str
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
     type_vocab_size: int = 2
     hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: NonNegativeFloat = 1e-12
     position_embedding_type: str = "absolute"
     is_decoder: bool = False
     pad_token_id: int | None = None

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Attention,
@@ -41,15 +43,15 @@ from embedserve_runtime.model.files import FileModel, ModelFile
 class DebertaConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int = 512
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    max_position_embeddings: PositiveInt = 512
     type_vocab_size: int = 0
     hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-7
+    layer_norm_eps: NonNegativeFloat = 1e-7
     relative_attention: bool = False
     max_relative_positions: int = -1
     position_buckets: int = -1
@@ -57,10 +59,10 @@ class DebertaConfig(FileModel):
     pos_att_type: str | list[str] | None = None
     share_att_key: bool = False
     norm_rel_ebd: str = "none"
-    embedding_size: int | None = None
-    attention_head_size: int | None = None
+    embedding_size: PositiveInt | None = None
+    attention_head_size: PositiveInt | None = None
     conv_kernel_size: int = 0
-    conv_groups: int = 1
+    conv_groups: PositiveInt = 1
     conv_act: str = "tanh"
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
     Attention,
@@ -62,15 +64,15 @@ class DecoderConfig(RotaryConfig):
     """The keys of config.json that decide the forward pass and that these families share."""
 
     model_type: str
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int | None
-    intermediate_size: int
-    head_dim: int | None = None
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt | None
+    intermediate_size: PositiveInt
+    head_dim: PositiveInt | None = None
     hidden_act: str = "silu"
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: NonNegativeFloat = 1e-6
     layer_types: list[str] | None = None
     is_causal: bool | None = None
     use_bidirectional_attention: bool | None = None

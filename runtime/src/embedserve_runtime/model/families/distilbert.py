@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from pydantic import PositiveInt
+
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Embeddings,
@@ -30,12 +32,12 @@ from embedserve_runtime.model.files import FileModel, ModelFile
 class DistilBertConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: int
-    max_position_embeddings: int
-    n_layers: int
-    n_heads: int
-    dim: int
-    hidden_dim: int
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
+    n_layers: PositiveInt
+    n_heads: PositiveInt
+    dim: PositiveInt
+    hidden_dim: PositiveInt
     activation: str = "gelu"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from embedserve_runtime.model.architecture import (
     Attention,
@@ -42,26 +43,26 @@ from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
 class GemmaConfig(LayerTypesConfig):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    max_position_embeddings: int
-    head_dim: int = 256
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
+    max_position_embeddings: PositiveInt
+    head_dim: PositiveInt = 256
     hidden_activation: str = "gelu_pytorch_tanh"
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: NonNegativeFloat = 1e-6
     attention_bias: bool = False
-    query_pre_attn_scalar: float = 256
+    query_pre_attn_scalar: PositiveFloat = 256
     sliding_window: int | None = 4096
-    sliding_window_pattern: int = 6
+    sliding_window_pattern: PositiveInt = 6
     layer_types: list[str] | None = None
     attn_logit_softcapping: float | None = None
     use_bidirectional_attention: bool | None = False
     is_causal: bool | None = None
-    rope_theta: float = 1_000_000.0
-    rope_local_base_freq: float = 10_000.0
+    rope_theta: PositiveFloat = 1_000_000.0
+    rope_local_base_freq: PositiveFloat = 10_000.0
 
 
 _LAYER = "layers.{layer}"

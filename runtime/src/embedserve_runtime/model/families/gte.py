@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, ParameterNames
 from embedserve_runtime.model.families.common import (
     compute_head_size,
@@ -34,15 +36,15 @@ class GteConfig(RotaryConfig):
     """The keys of config.json that decide the forward pass."""
 
     model_type: str
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
     hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: NonNegativeFloat = 1e-12
     type_vocab_size: int = 0
-    head_dim: int | None = None
+    head_dim: PositiveInt | None = None
     # Of model_type "new" only.
     layer_norm_type: str = "layer_norm"
     position_embedding_type: str = "rope"

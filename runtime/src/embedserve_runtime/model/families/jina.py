@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     Alibi,
@@ -40,14 +42,14 @@ ACTIVATIONS = {"geglu": Activation.GELU, "reglu": Activation.RELU}
 class JinaConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
     type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: NonNegativeFloat = 1e-12
     position_embedding_type: str = "absolute"
     feed_forward_type: str = "geglu"
     use_qk_norm: bool = True  # of the code variant only

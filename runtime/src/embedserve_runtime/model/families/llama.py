@@ -5,6 +5,8 @@ Source: `LlamaModel` of transformers; the class behind llama_bidirec is that mod
 
 from __future__ import annotations
 
+from pydantic import PositiveInt
+
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.files import ModelFile
@@ -13,7 +15,7 @@ from embedserve_runtime.model.files import ModelFile
 class LlamaConfig(decoder.DecoderConfig):
     """The keys of config.json that decide the forward pass."""
 
-    num_key_value_heads: int | None = None
+    num_key_value_heads: PositiveInt | None = None
     attention_bias: bool = False
     mlp_bias: bool = False
 

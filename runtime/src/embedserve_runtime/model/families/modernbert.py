@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
 from embedserve_runtime.model.architecture import (
     Attention,
     Embeddings,
@@ -37,22 +39,22 @@ from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
 class ModernBertConfig(LayerTypesConfig):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    max_position_embeddings: int
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    max_position_embeddings: PositiveInt
     hidden_activation: str = "gelu"
-    norm_eps: float = 1e-5
+    norm_eps: NonNegativeFloat = 1e-5
     norm_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    local_attention: int = 128
-    global_attn_every_n_layers: int = 3
+    local_attention: PositiveInt = 128
+    global_attn_every_n_layers: PositiveInt = 3
     layer_types: list[str] | None = None
-    global_rope_theta: float = 160_000.0
-    local_rope_theta: float | None = 10_000.0
+    global_rope_theta: PositiveFloat = 160_000.0
+    local_rope_theta: PositiveFloat | None = 10_000.0
 
 
 _LAYER = "layers.{layer}"

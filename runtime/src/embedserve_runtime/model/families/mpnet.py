@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveInt
+
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Embeddings,
@@ -36,14 +38,14 @@ BUCKETS, MAX_DISTANCE = 32, 128
 class MpnetConfig(FileModel):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
+    max_position_embeddings: PositiveInt
     hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: NonNegativeFloat = 1e-12
     relative_attention_num_buckets: int = BUCKETS
 
 

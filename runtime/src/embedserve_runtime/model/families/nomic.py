@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Experts, Mlp, ParameterNames, Rotary
 from embedserve_runtime.model.families.common import (
@@ -39,32 +41,32 @@ GATED = {"swiglu": Activation.SILU, "geglu": Activation.GELU}
 class OwnConfig(FileModel):
     """The keys of a config.json of the public repository."""
 
-    n_embd: int
-    n_head: int
-    n_layer: int
-    n_inner: int | None = None
-    n_positions: int
-    vocab_size: int
-    pad_vocab_size_multiple: int = 1
+    n_embd: PositiveInt
+    n_head: PositiveInt
+    n_layer: PositiveInt
+    n_inner: PositiveInt | None = None
+    n_positions: PositiveInt
+    vocab_size: PositiveInt
+    pad_vocab_size_multiple: PositiveInt = 1
     type_vocab_size: int = 2
     activation_function: str = "gelu"
-    layer_norm_epsilon: float = 1e-5
+    layer_norm_epsilon: NonNegativeFloat = 1e-5
     qkv_proj_bias: bool = True
     mlp_fc1_bias: bool = True
     mlp_fc2_bias: bool = True
-    rotary_emb_base: float = 10_000.0
+    rotary_emb_base: PositiveFloat = 10_000.0
     rotary_emb_fraction: float = 0.0
     rotary_emb_interleaved: bool = False
     rotary_emb_scale_base: float | None = None
     rotary_head_dim: bool = False
-    rotary_scaling_factor: float | None = None
-    max_trained_positions: int = 2048
+    rotary_scaling_factor: PositiveFloat | None = None
+    max_trained_positions: PositiveInt = 2048
     prenorm: bool = False
     parallel_block: bool = False
     use_rms_norm: bool | None = False
     causal: bool = False
     norm_mlp: bool = False
-    num_heads_kv: int | None = None
+    num_heads_kv: PositiveInt | None = None
     scale_attn_weights: bool = True
     num_experts: int = 0
     moe_every_n_layers: int = 0
@@ -86,20 +88,20 @@ class OwnConfig(FileModel):
 class TransformersConfig(RotaryConfig):
     """The keys of a config.json of transformers' own class."""
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    intermediate_size: PositiveInt
     type_vocab_size: int = 2
     hidden_act: str = "silu"
-    layer_norm_eps: float = 1e-12
-    head_dim: int | None = None
+    layer_norm_eps: NonNegativeFloat = 1e-12
+    head_dim: PositiveInt | None = None
     num_experts: int = 0
 
 
 class _Keys(FileModel):
-    n_embd: int | None = None
+    n_embd: PositiveInt | None = None
 
 
 _OLD, _NEW = "encoder.layers.{layer}", "layers.{layer}"

@@ -159,8 +159,9 @@ def choose_score_function(source: HeadSource, labels: int, cross_encoder: str | 
     name = cross_encoder or nested or config.sbert_ce_default_activation_function
     if name is not None:
         if name not in SCORES_BY_CLASS:
+            file = source.path.name if cross_encoder is None else "config_sentence_transformers.json"
             raise UnsupportedArchitecture(
-                f"{source.path.parent}: the cross-encoder's activation {name} is not supported; supported: "
+                f"{source.path.parent}: the cross-encoder's activation {name} in {file} is not supported; supported: "
                 f"{', '.join(SCORES_BY_CLASS)}"
             )
         return SCORES_BY_CLASS[name]

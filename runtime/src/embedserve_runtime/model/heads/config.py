@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import NonNegativeFloat
+
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
 from embedserve_runtime.model.families.common import read_activation as mlp_activation
@@ -28,10 +30,10 @@ class HeadConfig(FileModel):
     problem_type: str | None = None
     hidden_act: str = "gelu"
     activation: str = "gelu"  # DistilBERT's name for it
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: NonNegativeFloat = 1e-12
     tie_word_embeddings: bool = True
     # ModernBERT
-    norm_eps: float = 1e-5
+    norm_eps: NonNegativeFloat = 1e-5
     norm_bias: bool = False
     classifier_bias: bool = False
     classifier_activation: str = "gelu"

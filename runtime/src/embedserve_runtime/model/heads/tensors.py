@@ -68,5 +68,5 @@ def _read_tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, .
 def _find_name(source: TensorReader, names: Sequence[str]) -> str:
     found = next((name for name in names if name in source.names), None)
     if found is None:
-        raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}")
+        raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}, by config.json")
     return found

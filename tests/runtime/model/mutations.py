@@ -1,0 +1,148 @@
+"""Every change of one field of a JSON file: other values of its type, the field gone, a field that was not there."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from embedserve_runtime.model.files import FileModel
+
+Path = tuple[str | int, ...]
+
+# Values of a text that mean something else, beside one that means nothing.
+WORDS = {
+    "gelu": "relu",
+    "silu": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "gelu",
+    "absolute": "relative_key",
+    "mean": "cls",
+    "default": "linear",
+    "Identity": "Tanh",
+    "left": "right",
+    "right": "left",
+    "query": "document",
+    "document": "query",
+    "fixed": "min",
+    "max": "sum",
+    "full_attention": "sliding_attention",
+    "sliding_attention": "full_attention",
+}
+MAX_ITEMS = 12
+SAMPLES: dict[object, list[object]] = {
+    bool: [True, False],
+    int: [2],
+    float: [0.25],
+    str: ["x", "relu"],
+    type(None): [],
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of the field at `path`: `value` is set there, or it is taken out."""
+
+    path: Path
+    value: object = None
+    removed: bool = False
+
+    @property
+    def key(self) -> str:
+        """The innermost name on the way to the field."""
+        return str(next((part for part in reversed(self.path) if isinstance(part, str)), ""))
+
+    def __str__(self) -> str:
+        where = ".".join(map(str, self.path))
+        return f"without {where}" if self.removed else f"{where} = {self.value!r}"
+
+    def apply(self, content: Any) -> Any:
+        """The content with the change."""
+        changed = copy.deepcopy(content)
+        place = changed
+        for part in self.path[:-1]:
+            place = place[part]
+        if self.removed:
+            del place[self.path[-1]]
+        else:
+            place[self.path[-1]] = self.value
+        return changed
+
+
+def mutations_of(content: Any, path: Path = ()) -> Iterator[Mutation]:
+    """Each change of each field inside `content`, which lies at `path`."""
+    items = content.items() if isinstance(content, dict) else enumerate(content[:MAX_ITEMS])
+    for key, value in items:
+        here = (*path, key)
+        if isinstance(key, str):
+            yield Mutation(here, removed=True)
+        if isinstance(value, dict | list):
+            yield from mutations_of(value, here)
+        for other in other_values(value):
+            yield Mutation(here, other)
+
+
+def other_values(value: object) -> list[object]:
+    """Other values of the same type."""
+    match value:
+        case bool():
+            found: list[object] = [not value]
+        case int():
+            found = [value + 1, *({value - 1, 0} - {value})]
+        case float():
+            found = [value * 2 + 0.25, *({0.0, -1.0} - {value})]
+        case str():
+            word = next((word for word in WORDS if value.endswith(word)), None)
+            found = [f"{value}x"] if word is None else [f"{value}x", value.removesuffix(word) + WORDS[word]]
+        case list():
+            found = [value[:-1], [*value, *value[-1:]], value[::-1]] if value else [["x"]]
+        case None:
+            found = [2, True, "x"]
+        case _:
+            found = []
+    return found
+
+
+def absent_fields(shape: type[FileModel], content: Mapping[str, Any], path: Path = ()) -> Iterator[Mutation]:
+    """The fields that a shape reads and that `content` does not have, with values of their types."""
+    for name, field in shape.model_fields.items():
+        if name not in content:
+            for value in samples(field.annotation):
+                yield Mutation((*path, name), value)
+        else:
+            for nested in shapes_in(field.annotation):
+                if isinstance(content[name], dict):
+                    yield from absent_fields(nested, content[name], (*path, name))
+
+
+def shapes_in(annotation: object) -> list[type[FileModel]]:
+    """The shapes of a file's part that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, FileModel):
+        return [annotation]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [shape for part in get_args(annotation) for shape in shapes_in(part)]
+    return []
+
+
+def samples(annotation: object) -> list[object]:
+    """Values of a type."""
+    arguments = get_args(annotation)
+    match get_origin(annotation) or annotation:
+        case origin if origin in (Union, types.UnionType):
+            found = [value for part in arguments for value in samples(part)]
+        case origin if origin is Literal:
+            found = [*arguments]
+        case origin if origin is Annotated:
+            found = samples(arguments[0])
+        case origin if origin in (list, tuple):
+            found = [[value] for value in (samples(arguments[0]) if arguments else ["x"])]
+        case type() as origin if issubclass(origin, Mapping):
+            found = [{"x": value} for value in samples(arguments[1])]
+        case type() as origin if issubclass(origin, FileModel):
+            fields = origin.model_fields.items()
+            found = [{name: value} for name, field in fields for value in samples(field.annotation)]
+        case origin:
+            found = SAMPLES.get(origin, [3])
+    return found
