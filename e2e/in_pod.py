@@ -44,5 +44,5 @@ def program(kubectl: Kubectl, source: str, *arguments: str) -> Iterator[list[str
         finally:
             # What runs in the pod has to end; the command here ends with it, and says that it was ended.
             kubectl(*where, "python3", "-c", _END, mark)
-            lines = process.stdout.read().splitlines()
-            said += [line for line in lines if not line.startswith("command terminated")]
+            output = process.stdout.read()
+            said += output.partition("command terminated")[0].splitlines()

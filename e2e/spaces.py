@@ -23,7 +23,8 @@ body = json.dumps({"inputs": text, "model": "any"})
 lock = threading.Lock()
 def say(**what):
     with lock:
-        print(json.dumps(what), flush=True)
+        # One write: the program is killed at any time, and half a line would be joined with what kubectl says then.
+        sys.stdout.write(json.dumps(what) + "\\n")
 def ask(number):
     keeps = number % 2 == 0
     connection, before, count, due = http.client.HTTPConnection(host, timeout=60), None, 0, time.monotonic()

@@ -30,8 +30,9 @@ class Release:
             **_image_values("image", operator),
             **_image_values("runtime.image", runtime),
             "runtime.hfEndpoint": self.hub_url,
-            "allowedEndpoints[0]": "*",
         }
+        if chart == CHART:  # the previous release has no such value
+            values["allowedEndpoints[0]"] = "*"
         # Built on this machine, so for its architecture only. One operator is enough for most tests.
         typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1", **(more or {})}
         words = ["upgrade", "--install", RELEASE, str(chart), "--namespace", OPERATOR_NAMESPACE]
