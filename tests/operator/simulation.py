@@ -41,7 +41,7 @@ BROKEN = "acme/broken"
 def space_named(repo: str) -> str:
     """The vector space of a repository of these tests; a mirror's is that of what it mirrors."""
     name = repo.partition("/")[2].removesuffix("-mirror")
-    return f"vs1-{name.encode().hex():0<20}"
+    return f"vs2-{name.encode().hex():0<20}"
 
 
 def controller_of(
@@ -254,7 +254,7 @@ class Simulation:
         told = self.told.get(one["metadata"]["name"], own)
         if told == own:
             return own
-        behind = self.selected(f"docs-{told.removeprefix('vs1-')[:8]}")
+        behind = self.selected(f"docs-{told.removeprefix('vs2-')[:8]}")
         spaces = {_space_of(other) for other in behind}
         return spaces.pop() if len(spaces) == 1 else None
 

@@ -53,7 +53,7 @@ def services(simulation: Simulation) -> set[str]:
 
 
 def own_name(repo: str) -> str:
-    return f"docs-{SPACE[repo].removeprefix('vs1-')[:8]}"
+    return f"docs-{SPACE[repo].removeprefix('vs2-')[:8]}"
 
 
 def status_of(simulation: Simulation) -> dict[str, Any]:

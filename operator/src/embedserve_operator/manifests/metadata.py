@@ -43,7 +43,7 @@ def space_name(resource: Resource, space: str) -> str:
     """Return the name of what exists for one vector space: the name of the resource, and the first digits of
     the identity.
     """
-    return f"{resource.key.name}-{space.removeprefix('vs1-')[:8]}"
+    return f"{resource.key.name}-{space.partition('-')[2][:8]}"
 
 
 def build_labels(resource: Resource, revision: str | None = None) -> dict[str, str]:
