@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.cluster import Lease
 from embedserve_operator.process.lease import (
+    LeaderElector,
     LeaseObservation,
     LeaseStep,
     build_lease,
@@ -79,3 +82,44 @@ def test_a_write_names_the_version_that_was_read_so_that_two_cannot_both_succeed
 
 def test_a_leader_stops_before_others_may_take_over() -> None:
     assert SETTINGS.deadline + 2 * SETTINGS.retry < SETTINGS.duration
+
+
+class _ApiServer(KubeClient):
+    """Stores one Lease; counts the writes that reach it."""
+
+    def __init__(self) -> None:
+        self.stored: Lease | None = None
+        self.writes: list[str] = []
+
+    async def get_lease(self, namespace: str, name: str) -> Lease | None:
+        return self.stored
+
+    async def create_lease(self, namespace: str, content: Manifest) -> Lease:
+        return self._store(content)
+
+    async def replace_lease(self, namespace: str, content: Manifest) -> Lease:
+        return self._store(content)
+
+    def _store(self, content: Manifest) -> Lease:
+        self.writes.append(content["spec"]["holderIdentity"])
+        content["metadata"]["resourceVersion"] = str(len(self.writes))
+        self.stored = Lease.parse(content)
+        return self.stored
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        pytest.param(0.0, ["me", ""], id="a leader gives the Lease back"),
+        pytest.param(SETTINGS.deadline, ["me"], id="one whose deadline has passed leaves it to run out"),
+    ],
+)
+async def test_only_a_leader_writes_the_lease_at_its_end(seconds: float, written: list[str]) -> None:
+    server, passed = _ApiServer(), [0.0]
+    elector = LeaderElector(
+        server, SETTINGS, "me", now=lambda: NOON, on_attempt=lambda: None, clock=lambda: passed[0]
+    )
+    await elector.acquire()
+    passed[0] = seconds
+    await elector.release()
+    assert server.writes == written

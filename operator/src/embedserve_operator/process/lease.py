@@ -171,10 +171,15 @@ class LeaderElector:
                 raise LeaseLostError(f"{self._seen.holder} has taken the Lease")
 
     async def release(self) -> None:
-        """Let the next candidate take over at once. Call this only when all work has stopped."""
-        if self._seen is None or self._seen.lease is None or not self._is_holder(self._seen):
+        """Let the next candidate take over at once. Call this only when all work has stopped.
+
+        A Lease whose deadline has passed is left to run out: the attempt to write it, over a connection that
+        has fallen silent, would keep this process alive until the next one leads.
+        """
+        seen = self._seen
+        if seen is None or seen.lease is None or not self._is_holder(seen) or not self.is_leader():
             return
-        lease = build_lease(self._seen.lease, self._settings, "", self._now(), "renew")
+        lease = build_lease(seen.lease, self._settings, "", self._now(), "renew")
         lease["spec"]["leaseDurationSeconds"] = 1
         try:
             async with asyncio.timeout(self._settings.attempt):
