@@ -24,5 +24,5 @@ def test_a_room_has_one_job_and_the_pages_say_the_same(room: Path) -> None:
     job = docstring.partition("\n")[0].removesuffix(".")
     assert job
     assert " and " not in job
-    for page in ("architecture.md", "operator.md"):
+    for page in ("architecture.md", "engineering/operator.md"):
         assert f"| `{room.name}/` | {job}" in (DOCS / page).read_text(encoding="utf-8")
