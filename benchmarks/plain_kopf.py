@@ -14,7 +14,7 @@ from kubernetes import client, config
 from embedserve_operator.api.types import GROUP, PLURAL, VERSION
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
-from embedserve_operator.observe.state import observe
+from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import make_plan
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 
@@ -22,7 +22,8 @@ SETTINGS = RenderSettings(images={"cpu": RuntimeImage("bench:cpu"), "cuda": Runt
 
 
 def children(body: Any) -> tuple[Manifest, ...]:
-    return make_plan(observe(EmbeddingServiceObject.parse(dict(body)), (), ()), SETTINGS).children
+    received = ReceivedObjects(EmbeddingServiceObject.parse(dict(body)))
+    return make_plan(observe(received), SETTINGS).children
 
 
 def apis() -> dict[str, tuple[Any, str]]:

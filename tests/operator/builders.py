@@ -15,7 +15,7 @@ from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import REVISION_LABEL, SPACE_LABEL
 from embedserve_operator.observe.resource import read_resource
-from embedserve_operator.observe.state import VolumeObjects, observe
+from embedserve_operator.observe.state import ReceivedObjects, VolumeObjects, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.settings import RenderSettings, RuntimeImage
@@ -146,7 +146,7 @@ class Cluster:
         """Pods that are ready have proved their vectors."""
         service = EmbeddingServiceObject.parse(self.resource)
         pods = [Pod.parse(pod) for pod in self.pods]
-        before = observe(service, self.children, pods)
+        before = observe(ReceivedObjects(service, self.children, pods))
         replies = {
             pod.run_id: PodReplies(SelfCheckResult(pod.report.vector_space, pod.report.dimensions, ""))
             for pod in before.pods
@@ -159,11 +159,8 @@ class Cluster:
             creation_problems=self.creation_problems,
         )
         return observe(
-            service,
-            (*self.children, *self.claims),
-            pods,
+            ReceivedObjects(service, (*self.children, *self.claims), pods, volume),
             self.facts,
-            volume,
             replies={**replies, **self.replies},
             now=self.now,
         )

@@ -20,15 +20,17 @@ import yaml
 from aiohttp import web
 
 from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import API_KINDS, POD, RESOURCE
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.manifests.metadata import REVISION_LABEL
-from embedserve_operator.process.controller import Controller
+from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
@@ -55,14 +57,11 @@ def controller_of(
 ) -> Controller:
     """Of a process of the operator without watches. seconds: since 1970."""
     return Controller(
-        kube,
-        store,
-        ClusterCache(watches_nodes=False),
+        Clients(kube, pod_client),
+        Caches(store, ClusterCache(watches_nodes=False)),
         queue,
-        pod_client,
         settings=SETTINGS,
-        now=lambda: datetime.fromtimestamp(seconds(), UTC),
-        clock=clock,
+        clock=Clock(lambda: datetime.fromtimestamp(seconds(), UTC), clock),
     )
 
 

@@ -35,6 +35,7 @@ from embedserve_operator.adapter.server import (
     build_application,
 )
 from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.clock import Clock
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.views.cluster import APIService
 from embedserve_operator.settings import AdapterReference, AdapterSettings, RegistrationSettings
@@ -52,7 +53,7 @@ DEPTH = f"{ROOT}/namespaces/search/pods/%2A/embedserve_queue_depth?labelSelector
 
 
 @dataclass
-class Clock:
+class SetClock:
     """Time that tests move; three weeks back, so that a certificate of three weeks later is valid for TLS."""
 
     at: datetime = field(default_factory=lambda: datetime.now(UTC) - timedelta(days=21))
@@ -72,7 +73,7 @@ class Adapter:
     objects: Objects
     authority: Authority
     folder: Path
-    clock: Clock
+    clock: SetClock
     rotator: CertificateRotator
     registrar: Registrar
     cluster: ClusterCache
@@ -103,7 +104,7 @@ class Adapter:
 
 @pytest.fixture
 async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adapter]:
-    objects, authority, clock = Objects(), Authority(), Clock()
+    objects, authority, clock = Objects(), Authority(), SetClock()
     allowed = json.dumps(["front-proxy-client"])
     data = {"requestheader-client-ca-file": authority.certificate, "requestheader-allowed-names": allowed}
     objects.by_path[AUTHENTICATION] = {"kind": "ConfigMap", "data": data}
@@ -131,8 +132,7 @@ async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         registrar = Registrar(
             kube,
             RegistrationSettings(PLACE),
-            clock=clock.monotonic,
-            now=clock.now,
+            Clock(clock.now, clock.monotonic),
             on_providers=cluster.set_metrics_providers,
         )
         yield Adapter(objects, authority, tmp_path, clock, rotator, registrar, cluster, port)

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
+from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import WatchFailedError
@@ -40,8 +41,7 @@ class Stage:
         self.refused = ""
         self.audit = Audit(
             kube,
-            self.store,
-            self.cluster,
+            Caches(self.store, self.cluster),
             self.queue,
             watches_nodes=True,
             on_live_watch=self.is_alive,

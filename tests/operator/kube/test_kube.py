@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from embedserve_operator.api.types import build_class_selector
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import (
     ApiError,
     ConflictError,
@@ -21,12 +22,13 @@ from embedserve_operator.errors import (
 )
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ChildRef
-from embedserve_operator.process.lease import LeaderElector
+from embedserve_operator.process.lease import Candidate, LeaderElector
 from embedserve_operator.settings import LeaseSettings
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.moments import NOON
 
 # The Lease counts in whole seconds.
+CLOCK = Clock(now=lambda: NOON)
 LEASE = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1)
 MANIFEST = {"kind": "Service", "metadata": {"name": "docs", "namespace": "search"}}
 
@@ -115,7 +117,7 @@ async def test_only_watched_namespaces_are_listed(server: ApiServer) -> None:
 
 
 def elector(kube: KubeClient, me: str) -> LeaderElector:
-    return LeaderElector(kube, LEASE, me, now=lambda: NOON, on_attempt=lambda: None)
+    return LeaderElector(kube, LEASE, Candidate(me), CLOCK)
 
 
 async def test_one_of_two_leads_and_the_other_takes_over_what_is_given_back(server: ApiServer) -> None:
@@ -183,7 +185,7 @@ async def test_who_may_no_longer_lead_reads_and_tries_for_the_lease_and_writes_n
 
     async with KubeClient(request_timeout=5) as kube:
         unhurried = LeaseSettings(namespace="system", deadline=600.0)
-        first = LeaderElector(kube, unhurried, "first", now=lambda: NOON, on_attempt=lambda: None)
+        first = LeaderElector(kube, unhurried, Candidate("first"), CLOCK)
         kube.write_only_while(first.is_leader)
         with pytest.raises(UnavailableError, match="may no longer lead"):
             await kube.apply(MANIFEST, force=False)
@@ -202,7 +204,7 @@ async def test_who_waits_looks_when_the_lease_runs_out_and_not_a_whole_pause_lat
     patient = LeaseSettings(namespace="system", duration=1.0, deadline=0.5, retry=0.1, poll_interval=3600.0)
     async with KubeClient(request_timeout=5) as kube:
         await elector(kube, "first").acquire()
-        second = LeaderElector(kube, patient, "second", now=lambda: NOON, on_attempt=lambda: None)
+        second = LeaderElector(kube, patient, Candidate("second"), CLOCK)
         async with asyncio.timeout(60):
             await second.acquire()
     assert server.lease is not None
@@ -225,7 +227,7 @@ async def test_a_leader_behind_a_slow_api_server_leads_on(server: ApiServer) -> 
 
     server.answer = answer_late
     async with KubeClient(request_timeout=60) as kube, asyncio.timeout(120):
-        first = LeaderElector(kube, slow, "first", now=lambda: NOON, on_attempt=lambda: None)
+        first = LeaderElector(kube, slow, Candidate("first"), CLOCK)
         await first.acquire()
         keeping = asyncio.create_task(first.renew())
         await renewals.wait()

@@ -10,7 +10,7 @@ from embedserve_operator.commands.render import format_yaml
 from embedserve_operator.kube.objects import canonical
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.manifests.memory import compute_memory
-from embedserve_operator.observe.state import observe
+from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
 from tests.operator.builders import OTHER_REPO, REPO, REPORT, SETTINGS, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached, started, succeeded
@@ -110,7 +110,7 @@ def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
     cluster = succeeded(started(Cluster(resource(cached()))), {"model": REPORT})
     assert requests(cluster) == {"memory": WANT}
     # What is rendered without a cluster is what there will be once everything is fetched, as far as it is known.
-    rendered = make_plan(observe(EmbeddingServiceObject.parse(resource(cached())), (), ()), SETTINGS)
+    rendered = make_plan(observe(ReceivedObjects(EmbeddingServiceObject.parse(resource(cached())))), SETTINGS)
     reported = {key: value for key, value in REPORT.items() if key != "onnxOutputs"}
     assert _changes(rendered, cluster.plan()) == {
         f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],

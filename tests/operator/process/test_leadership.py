@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import LeaseLostError
 from embedserve_operator.process.leadership import MAX_SILENCE_SECONDS, Leadership, run_election
+from embedserve_operator.process.lease import Candidate
 from embedserve_operator.settings import LeaseSettings
 from tests.operator.api_server import ApiServer, serving
 from tests.operator.moments import NOON
@@ -23,7 +25,7 @@ LEASE = LeaseSettings(namespace="system", duration=15.0, deadline=12.0, retry=0.
 PATIENCE_S = 60
 
 
-class Clock:
+class SetClock:
     """Goes on when it is told to; tells when a moment has come."""
 
     def __init__(self, moment: float = 0.0) -> None:
@@ -43,7 +45,7 @@ class Clock:
 class SlowServer(ApiServer):
     """Each write of the Lease takes so many seconds of the clock."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: SetClock, seconds: float) -> None:
         super().__init__()
         self._clock = clock
         self._seconds = seconds
@@ -78,9 +80,9 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 def opened(
-    me: str, clock: Clock, on_attempt: Callable[[], None] = lambda: None
+    me: str, clock: SetClock, on_attempt: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[Leadership]:
-    return run_election(LEASE, me, request_timeout=5, now=lambda: NOON, on_attempt=on_attempt, clock=clock)
+    return run_election(LEASE, Candidate(me, on_attempt), Clock(lambda: NOON, clock), request_timeout=5)
 
 
 async def kept(lease: Leadership) -> asyncio.Task[None]:
@@ -92,7 +94,7 @@ async def kept(lease: Leadership) -> asyncio.Task[None]:
 
 
 async def test_a_loop_that_is_busy_for_longer_than_the_lease_lasts_does_not_lose_it(serve: Serve) -> None:
-    clock = Clock(moment=LEASE.duration + 10)
+    clock = SetClock(moment=LEASE.duration + 10)
     serve(SlowServer(clock, seconds=5))
     async with opened("busy", clock) as lease:
         keeping = await kept(lease)
@@ -103,7 +105,7 @@ async def test_a_loop_that_is_busy_for_longer_than_the_lease_lasts_does_not_lose
 
 
 async def test_a_loop_that_hangs_loses_the_lease_and_is_told_so(serve: Serve) -> None:
-    clock, attempts = Clock(moment=MAX_SILENCE_SECONDS), threading.Semaphore(0)
+    clock, attempts = SetClock(moment=MAX_SILENCE_SECONDS), threading.Semaphore(0)
     serve(SlowServer(clock, seconds=5))
     async with opened("hanging", clock, attempts.release) as lease:
         keeping = await kept(lease)
@@ -121,7 +123,7 @@ async def test_a_loop_that_hangs_loses_the_lease_and_is_told_so(serve: Serve) ->
 
 async def test_who_loses_the_lease_to_another_is_told_so(serve: Serve) -> None:
     server = serve(ApiServer())
-    async with opened("first", Clock()) as lease:
+    async with opened("first", SetClock()) as lease:
         keeping = await kept(lease)
         assert server.lease is not None
         taken = {**server.lease["spec"], "holderIdentity": "second"}
@@ -132,7 +134,7 @@ async def test_who_loses_the_lease_to_another_is_told_so(serve: Serve) -> None:
 
 async def test_an_orderly_end_gives_the_lease_back_and_ends_the_thread(serve: Serve) -> None:
     server = serve(ApiServer())
-    async with opened("first", Clock()) as lease:
+    async with opened("first", SetClock()) as lease:
         keeping = await kept(lease)
         keeping.cancel()
         await lease.release()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from embedserve_operator.clock import Clock
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.cluster import Lease
 from embedserve_operator.process.lease import (
+    Candidate,
     LeaderElector,
     LeaseObservation,
     LeaseStep,
@@ -116,9 +118,7 @@ class _ApiServer(KubeClient):
 )
 async def test_only_a_leader_writes_the_lease_at_its_end(seconds: float, written: list[str]) -> None:
     server, passed = _ApiServer(), [0.0]
-    elector = LeaderElector(
-        server, SETTINGS, "me", now=lambda: NOON, on_attempt=lambda: None, clock=lambda: passed[0]
-    )
+    elector = LeaderElector(server, SETTINGS, Candidate("me"), Clock(lambda: NOON, lambda: passed[0]))
     await elector.acquire()
     passed[0] = seconds
     await elector.release()

@@ -14,13 +14,15 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from embedserve_operator.apply.pod_client import PodClient
+from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.clock import Clock
 from embedserve_operator.commands.logs import configure_logging
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ChildRef, ObjectKey
-from embedserve_operator.process.controller import Controller
+from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.metrics import OperatorMetrics, PassResult
 from embedserve_operator.queue.work_queue import WorkQueue
@@ -89,17 +91,14 @@ async def test_a_pass_is_counted_with_its_result(server: ApiServer, code: int, r
         PodClient(tell_timeout=5, check_timeout=5) as pod_client,
     ):
         controller = Controller(
-            kube,
-            objects,
-            ClusterCache(watches_nodes=False),
+            Clients(kube, pod_client),
+            Caches(objects, ClusterCache(watches_nodes=False)),
             queue,
-            pod_client,
             settings=SETTINGS,
-            now=lambda: NOON,
-            on_pass=count,
+            clock=Clock(now=lambda: NOON),
         )
         queue.add(key)
-        working = asyncio.create_task(controller.run_worker(lambda: None))
+        working = asyncio.create_task(controller.run_worker(lambda: None, count))
         async with asyncio.timeout(60):
             await counted.wait()
         working.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import datetime
 
 from embedserve_operator.adapter.certificates import find_valid_certificates
 from embedserve_operator.adapter.registration import (
@@ -20,6 +19,7 @@ from embedserve_operator.adapter.registration import (
     is_ours,
     join_bundle,
 )
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError, ConflictError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ChildRef
@@ -38,16 +38,14 @@ class Registrar:
         self,
         kube: KubeClient,
         settings: RegistrationSettings,
+        clock: Clock,
         *,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
         on_providers: Callable[[tuple[str, ...]], None],
     ) -> None:
         """`on_providers` is told at each look who else serves versions of the API."""
         self._kube = kube
         self._settings = settings
         self._clock = clock
-        self._now = now
         self._on_providers = on_providers
         self._memory = RegistrationMemory()
         self._said = ""
@@ -66,7 +64,9 @@ class Registrar:
         """Look once and act on it; return what was decided. Raises ApiError."""
         seen = await self._observe()
         self._on_providers(seen.foreign)
-        decision, self._memory = decide_registration(seen, self._memory, self._settings, self._clock())
+        decision, self._memory = decide_registration(
+            seen, self._memory, self._settings, self._clock.monotonic()
+        )
         self._log_decision(decision)
         if isinstance(decision, Registration):
             try:
@@ -87,7 +87,7 @@ class Registrar:
         published = ConfigMap.parse(certificates).data.values()
         return RegistrationState(
             is_ready=Deployment.parse(deployment).status.ready_replicas > 0,
-            bundle=join_bundle(find_valid_certificates(published, self._now())),
+            bundle=join_bundle(find_valid_certificates(published, self._clock.now())),
             owner_uid=Object.parse(owner).metadata.uid,
             registered=ours[0] if ours else None,
             foreign=find_providers(api_services, place),

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from embedserve_operator.cache.cluster import ClusterCache
-from embedserve_operator.cache.objects import KINDS, ObjectCache
+from embedserve_operator.cache.caches import Caches
+from embedserve_operator.cache.objects import KINDS
 from embedserve_operator.errors import ApiError, RefusedError, WatchFailedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import CLUSTER_KINDS, OPTIONAL_KINDS
@@ -33,16 +33,15 @@ class Audit:
     def __init__(
         self,
         kube: KubeClient,
-        objects: ObjectCache,
-        cluster: ClusterCache,
+        caches: Caches,
         queue: WorkQueue[ObjectKey],
         *,
         watches_nodes: bool,
         on_live_watch: Callable[[str], None],
     ) -> None:
         self._kube = kube
-        self._objects = objects
-        self._cluster = cluster
+        self._objects = caches.objects
+        self._cluster = caches.cluster
         self._queue = queue
         self._cluster_kinds = CLUSTER_KINDS if watches_nodes else ()
         self._on_live_watch = on_live_watch

@@ -21,7 +21,7 @@ from embedserve_operator.kube.views.cluster import Node
 from embedserve_operator.kube.views.objects import Object, ObjectList
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.observe.nodes import read_node
-from embedserve_operator.observe.state import observe
+from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import make_plan
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.settings import RenderSettings
@@ -120,7 +120,7 @@ def _observe_resource(
             "generation": 1,
         },
     }
-    return observe(EmbeddingServiceObject.parse(as_stored), (), (), cluster)
+    return observe(ReceivedObjects(EmbeddingServiceObject.parse(as_stored)), cluster)
 
 
 def _validate(resource: Mapping[str, Any], name: str, settings: RenderSettings) -> None:

@@ -9,53 +9,29 @@ view of their kind (`kube.views`), or passes them on whole.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import client, config
 
 from embedserve_operator.api.types import API_VERSION, KIND
-from embedserve_operator.errors import (
-    ApiError,
-    ConflictError,
-    FailedRequestError,
-    InvalidContentError,
-    NotFoundError,
-    RefusedError,
-    UnavailableError,
-)
+from embedserve_operator.errors import ConflictError, NotFoundError, UnavailableError
 from embedserve_operator.kube.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
+from embedserve_operator.kube.requests import APPLY, ApiRequest, parse_response
 from embedserve_operator.kube.views.base import Part, Text, View
-from embedserve_operator.kube.views.cluster import Discovery, ErrorStatus, Lease, ServerVersion
+from embedserve_operator.kube.views.cluster import Discovery, Lease, ServerVersion
 from embedserve_operator.kube.views.objects import Event, Object, ObjectList
 
 FIELD_MANAGER = "embedserve-operator"
 SCALE_MANAGER = "embedserve-operator-scale"
 """This field manager claims the number of pods for an autoscaler, and never withdraws the claim."""
-APPLY = "application/apply-patch+yaml"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 100
-_REFUSALS = frozenset(
-    {
-        HTTPStatus.BAD_REQUEST,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    }
-)
-_UNTYPED_CONTENT = re.compile(r"failed to create typed (patch )?object|strict decoding error")
-"""A pattern of what the API server says, partly with status 500, about content that does not have the types of its
-kind: an unknown field, or two items with one key in a list that is a map.
-"""
 
 
 class KubeClient:
@@ -103,7 +79,7 @@ class KubeClient:
     async def get(self, namespace: str, ref: ChildRef) -> Received | None:
         """Return a child object, or None when it does not exist."""
         try:
-            return await self._call("GET", API_KINDS[ref.kind].path(namespace, ref.name))
+            return await self._send(ApiRequest("GET", API_KINDS[ref.kind].path(namespace, ref.name)))
         except NotFoundError:
             return None
 
@@ -113,12 +89,14 @@ class KubeClient:
         Without `force`, a field that another manager owns raises ConflictError.
         """
         meta = manifest["metadata"]
-        return await self._call(
-            "PATCH",
-            API_KINDS[manifest["kind"]].path(meta.get("namespace"), meta["name"]),
-            query={"fieldManager": manager, "force": _format_bool(force), "fieldValidation": "Strict"},
-            body=manifest,
-            content_type=APPLY,
+        return await self._send(
+            ApiRequest(
+                "PATCH",
+                API_KINDS[manifest["kind"]].path(meta.get("namespace"), meta["name"]),
+                query={"fieldManager": manager, "force": _format_bool(force), "fieldValidation": "Strict"},
+                body=manifest,
+                content_type=APPLY,
+            )
         )
 
     async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Received:
@@ -127,15 +105,17 @@ class KubeClient:
         ConflictError is raised when one of that name exists. With `dry_run` the API server only checks
         whether it could be created.
         """
-        return await self._call(
-            "POST",
-            API_KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace")),
-            query={
-                "fieldManager": FIELD_MANAGER,
-                "fieldValidation": "Strict",
-                **({"dryRun": "All"} if dry_run else {}),
-            },
-            body=manifest,
+        return await self._send(
+            ApiRequest(
+                "POST",
+                API_KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace")),
+                query={
+                    "fieldManager": FIELD_MANAGER,
+                    "fieldValidation": "Strict",
+                    **({"dryRun": "All"} if dry_run else {}),
+                },
+                body=manifest,
+            )
         )
 
     async def delete(self, namespace: str, ref: ChildRef, uid: str) -> None:
@@ -145,7 +125,9 @@ class KubeClient:
         """
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
-            await self._call("DELETE", API_KINDS[ref.kind].path(namespace, ref.name), body=options)
+            await self._send(
+                ApiRequest("DELETE", API_KINDS[ref.kind].path(namespace, ref.name), body=options)
+            )
         except (NotFoundError, ConflictError):
             return
 
@@ -161,13 +143,15 @@ class KubeClient:
             "status": status,
         }
         try:
-            return await self._call(
-                "PATCH",
-                f"{API_KINDS[RESOURCE].path(key.namespace, key.name)}/status",
-                # The whole status is ours, whoever else may have written into it.
-                query={"fieldManager": FIELD_MANAGER, "force": _format_bool(True)},
-                body=body,
-                content_type=APPLY,
+            return await self._send(
+                ApiRequest(
+                    "PATCH",
+                    f"{API_KINDS[RESOURCE].path(key.namespace, key.name)}/status",
+                    # The whole status is ours, whoever else may have written into it.
+                    query={"fieldManager": FIELD_MANAGER, "force": _format_bool(True)},
+                    body=body,
+                    content_type=APPLY,
+                )
             )
         except ConflictError as error:
             raise NotFoundError(error.message, status=error.status) from error
@@ -176,7 +160,7 @@ class KubeClient:
         """Record an event. One of the same name that exists already is the same event."""
         path = API_KINDS["Event"].path(event["metadata"]["namespace"])
         try:
-            await self._call("POST", path, body=event)
+            await self._send(ApiRequest("POST", path, body=event))
         except ConflictError:
             return
 
@@ -221,7 +205,7 @@ class KubeClient:
 
     async def probe_list(self, kind: str, namespace: str) -> None:
         """Find out whether a kind can be listed in a namespace; RefusedError says why it cannot."""
-        await self._call("GET", API_KINDS[kind].path(namespace), query={"limit": "1"})
+        await self._send(ApiRequest("GET", API_KINDS[kind].path(namespace), query={"limit": "1"}))
 
     async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
         """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a
@@ -236,25 +220,27 @@ class KubeClient:
         ConflictError is raised when somebody else was quicker.
         """
         key = Object.parse(received).metadata.key
-        return await self._call("PUT", API_KINDS[kind].path(key.namespace, key.name), body=received)
+        return await self._send(
+            ApiRequest("PUT", API_KINDS[kind].path(key.namespace, key.name), body=received)
+        )
 
     async def serves(self, kind: str) -> bool:
         """Return whether the definition of a kind is installed and served."""
         api = API_KINDS[kind]
         try:
-            found = Discovery.parse(await self._call("GET", f"/apis/{api.group}/{api.version}"))
+            found = Discovery.parse(await self._send(ApiRequest("GET", f"/apis/{api.group}/{api.version}")))
         except NotFoundError:
             return False
         return any(resource.name == api.plural for resource in found.resources)
 
     async def has_group(self, group: str) -> bool:
         """Return whether anybody answers for an API group."""
-        found = Discovery.parse(await self._call("GET", "/apis"))
+        found = Discovery.parse(await self._send(ApiRequest("GET", "/apis")))
         return any(served.name == group for served in found.groups)
 
     async def get_version(self) -> ServerVersion:
         """Return what the API server says about its version."""
-        return ServerVersion.parse(await self._call("GET", "/version"))
+        return ServerVersion.parse(await self._send(ApiRequest("GET", "/version")))
 
     async def get_lease(self, namespace: str, name: str) -> Lease | None:
         """Return a Lease, or None when it does not exist."""
@@ -264,7 +250,7 @@ class KubeClient:
     async def create_lease(self, namespace: str, lease: Manifest) -> Lease:
         """Create a Lease. ConflictError is raised when somebody else was quicker."""
         path = API_KINDS["Lease"].path(namespace)
-        return Lease.parse(await self._call("POST", path, body=lease, always=True))
+        return Lease.parse(await self._send(ApiRequest("POST", path, body=lease, is_election=True)))
 
     async def replace_lease(self, namespace: str, lease: Manifest) -> Lease:
         """Replace a Lease at the version that was read.
@@ -272,14 +258,14 @@ class KubeClient:
         ConflictError is raised when somebody else was quicker.
         """
         path = API_KINDS["Lease"].path(namespace, lease["metadata"]["name"])
-        return Lease.parse(await self._call("PUT", path, body=lease, always=True))
+        return Lease.parse(await self._send(ApiRequest("PUT", path, body=lease, is_election=True)))
 
     async def _list_pages(
         self, path: str, query: Mapping[str, str], accept: str = "application/json"
     ) -> AsyncIterator[tuple[Received, ...]]:
         asked = {**query, "limit": str(_PAGE)}
         while True:
-            found = ObjectList.parse(await self._call("GET", path, query=asked, accept=accept))
+            found = ObjectList.parse(await self._send(ApiRequest("GET", path, query=asked, accept=accept)))
             yield found.items
             if not found.metadata.continue_:
                 return
@@ -291,29 +277,17 @@ class KubeClient:
             return [api.path()]
         return [api.path(namespace) for namespace in self._namespaces]
 
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Received | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        always: bool = False,
-    ) -> Received:
-        if method != "GET" and not always and not self._may_write():
+    async def _send(self, request: ApiRequest) -> Received:
+        """Send a request and return the object in its answer. Raises ApiError."""
+        if request.method != "GET" and not request.is_election and not self._may_write():
             raise UnavailableError("nothing is written: this process may no longer lead")
-        headers = {"Accept": accept}
-        if body is not None:
-            headers["Content-Type"] = content_type
         began, status = time.monotonic(), 0
         try:
             prepared = await self._client.param_serialize(
-                method,
-                f"{path}?{urlencode(query)}" if query else path,
-                header_params=headers,
-                body=body,
+                request.method,
+                request.url,
+                header_params=request.headers,
+                body=request.body,
                 auth_settings=["BearerToken"],
             )
             response = await self._client.call_api(*prepared, _request_timeout=self._timeout)
@@ -323,44 +297,12 @@ class KubeClient:
             message = str(error) or "no answer in time"
             raise UnavailableError(f"{type(error).__name__}: {message}") from error
         finally:
-            self._on_request(method, status, time.monotonic() - began)
-        return _parse_response(status, answer)
+            self._on_request(request.method, status, time.monotonic() - began)
+        return parse_response(status, answer)
 
 
 def _format_bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _parse_response(status: int, body: bytes) -> Received:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if status < HTTPStatus.MULTIPLE_CHOICES and isinstance(found, Mapping):
-        return found
-    error = ErrorStatus.parse(found)
-    message = error.message or f"answer {status} from the API server"
-    if status == HTTPStatus.NOT_FOUND:
-        raise NotFoundError(message, status=status)
-    if status == HTTPStatus.CONFLICT:
-        raise ConflictError(message, status=status)
-    if _is_invalid_content(error, status):
-        raise InvalidContentError(message, status=status)
-    if status in _REFUSALS:
-        raise RefusedError(message, status=status)
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR and error.kind:
-        raise FailedRequestError(message, status=status)
-    if status >= HTTPStatus.TOO_MANY_REQUESTS or not error.kind:
-        raise UnavailableError(message, status=status)
-    raise ApiError(message, status=status)
-
-
-def _is_invalid_content(error: ErrorStatus, status: int) -> bool:
-    """Return whether the API's own validation refuses the content; policies and webhooks name no field."""
-    if error.reason == "Invalid" and status == HTTPStatus.UNPROCESSABLE_ENTITY:
-        return any(cause.field for cause in error.details.causes)
-    is_typed_failure = status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR)
-    return is_typed_failure and _UNTYPED_CONTENT.search(error.message) is not None
 
 
 class _ContextDetails(View):

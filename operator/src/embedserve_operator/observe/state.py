@@ -52,27 +52,35 @@ class VolumeObjects:
     """Why pods of a Job cannot be created, by the UID of the Job."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivedObjects:
+    """Holds the objects of one resource as the watches have received them."""
+
+    resource: EmbeddingServiceObject
+    children: Iterable[Received] = ()
+    """These come whole, since they are compared with what they should be. Some may belong to somebody else."""
+    pods: Iterable[Pod] = ()
+    """The pods that serve."""
+    volume: VolumeObjects | None = None
+    """None where nothing is known about volumes."""
+
+
 def observe(
-    resource: EmbeddingServiceObject,
-    children: Iterable[Received],
-    pods: Iterable[Pod],
+    received: ReceivedObjects,
     cluster: ClusterState = UNKNOWN_CLUSTER,
-    volume: VolumeObjects | None = None,
     *,
     replies: Mapping[str, PodReplies] | None = None,
     now: int = 0,
 ) -> ObservedState:
-    """Return the observed state of a resource.
+    """Return the observed state of a resource, without the children that belong to somebody else.
 
-    Children come as they were received, since they are compared whole with what they should be; those that
-    belong to somebody else are left out. `volume` is None where nothing is known about
-    volumes. `replies` holds what has passed with each run of a pod.
+    `replies` holds what has passed with each run of a pod.
     """
-    read = read_resource(resource)
-    everything = [_read_child(child) for child in children]
+    read, volume = read_resource(received.resource), received.volume
+    everything = [_read_child(child) for child in received.children]
     own = sorted((child for child in everything if _is_own(child.view, read)), key=lambda child: child.ref)
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
-    found = tuple(sorted((_read_pod(pod, replies or {}) for pod in pods), key=lambda pod: pod.name))
+    found = tuple(sorted((_read_pod(pod, replies or {}) for pod in received.pods), key=lambda pod: pod.name))
     jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
     service = next((c.view for c in own if c.ref == ChildRef("Service", read.key.name)), None)
     return ObservedState(

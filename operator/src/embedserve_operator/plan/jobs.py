@@ -32,16 +32,13 @@ _ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
 
 
 @dataclass(frozen=True, slots=True)
-class JobStep:
-    """Says how far one Job is, and what is to be done about it."""
+class WantedJob:
+    """Describes a Job that should have succeeded before pods serve."""
 
     manifest: Manifest
     task: JobTask
-    phase: JobPhase
-    must_create: bool = False
-    job_to_delete: JobState | None = None
-    """A Job that is in the way of another attempt."""
-    failure: Failure | None = None
+    stale_since: str = ""
+    """A success from before this moment does not count; empty where every one does."""
 
     @property
     def name(self) -> str:
@@ -49,9 +46,26 @@ class JobStep:
         return str(self.manifest["metadata"]["name"])
 
     @property
+    def template_hash(self) -> str:
+        """Hash of the pod template."""
+        return read_job_template_hash(self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """Says how far one Job is, and what is to be done about it."""
+
+    wanted: WantedJob
+    phase: JobPhase
+    must_create: bool = False
+    job_to_delete: JobState | None = None
+    """A Job that is in the way of another attempt."""
+    failure: Failure | None = None
+
+    @property
     def activity(self) -> str:
         """What the Job is doing, described for people."""
-        return f"Job {self.name} is {_ACTIVITIES[self.task]} the model"
+        return f"Job {self.wanted.name} is {_ACTIVITIES[self.wanted.task]} the model"
 
 
 def find_unstarted_jobs(observed: ObservedState) -> tuple[JobState, ...]:
@@ -72,63 +86,50 @@ def list_start_deadlines(observed: ObservedState) -> tuple[int, ...]:
 
 
 def plan_job_step(
-    manifest: Manifest,
-    task: JobTask,
-    job: JobState | None,
-    before: JobStatus | None,
-    resource: Resource,
-    *,
-    stale_since: str = "",
+    wanted: WantedJob, job: JobState | None, before: JobStatus | None, resource: Resource
 ) -> JobStep:
     """Decide what to do about a wanted Job.
 
-    `before` is the published result of the last Job of its task; a success from before `stale_since` does
-    not count.
+    `job` is the Job of its name, `before` the published result of the last Job of its task.
     """
-    known = before if before is not None and before.job == manifest["metadata"]["name"] else None
-    if known is not None and known.state == "Succeeded" and (known.finished_at or "") < stale_since:
+    known = before if before is not None and before.job == wanted.name else None
+    if known is not None and known.state == "Succeeded" and (known.finished_at or "") < wanted.stale_since:
         known = None
     if job is None:
-        return _plan_missing_job(manifest, task, known, resource)
+        return _plan_missing_job(wanted, known, resource)
     if job.phase == "Succeeded":
-        if known is None and job.finished_at < stale_since:
-            return JobStep(manifest, task, "Running", job_to_delete=job)
+        if known is None and job.finished_at < wanted.stale_since:
+            return JobStep(wanted, "Running", job_to_delete=job)
         has_result = job.report is not None or job.conversion is not None
         is_published = known is not None and known.state == "Succeeded"
         if has_result or is_published:
             ends = job.is_lingering and is_published and job.owner == resource.uid
-            return JobStep(manifest, task, "Succeeded", job_to_delete=job if ends else None)
-        return JobStep(manifest, task, "Running", job_to_delete=job)
+            return JobStep(wanted, "Succeeded", job_to_delete=job if ends else None)
+        return JobStep(wanted, "Running", job_to_delete=job)
     if job.phase == "Failed":
-        return _plan_failed_job(manifest, task, job, known, resource)
+        return _plan_failed_job(wanted, job, known, resource)
     # A running Job of another service is left to that service.
-    outdated = job.template_hash != read_job_template_hash(manifest) and job.owner == resource.uid
-    return JobStep(manifest, task, "Running", job_to_delete=job if outdated else None, failure=job.failure)
+    outdated = job.template_hash != wanted.template_hash and job.owner == resource.uid
+    return JobStep(wanted, "Running", job_to_delete=job if outdated else None, failure=job.failure)
 
 
 def _plan_failed_job(
-    manifest: Manifest, task: JobTask, job: JobState, known: JobStatus | None, resource: Resource
+    wanted: WantedJob, job: JobState, known: JobStatus | None, resource: Resource
 ) -> JobStep:
-    template = read_job_template_hash(manifest)
+    template = wanted.template_hash
     if known is not None and known.state == "Failed" and _was_tried(known, template, resource):
-        return JobStep(manifest, task, "Failed", failure=_read_stored_failure(known))
+        return JobStep(wanted, "Failed", failure=_read_stored_failure(known))
     if job.template_hash == template and (known is None or known.generation == resource.generation):
-        return JobStep(manifest, task, "Failed", failure=_build_final_failure(job))
-    return JobStep(manifest, task, "Running", job_to_delete=job)
+        return JobStep(wanted, "Failed", failure=_build_final_failure(job))
+    return JobStep(wanted, "Running", job_to_delete=job)
 
 
-def _plan_missing_job(
-    manifest: Manifest, task: JobTask, known: JobStatus | None, resource: Resource
-) -> JobStep:
+def _plan_missing_job(wanted: WantedJob, known: JobStatus | None, resource: Resource) -> JobStep:
     if known is not None and known.state == "Succeeded":
-        return JobStep(manifest, task, "Succeeded")
-    if (
-        known is not None
-        and known.state == "Failed"
-        and _was_tried(known, read_job_template_hash(manifest), resource)
-    ):
-        return JobStep(manifest, task, "Failed", failure=_read_stored_failure(known))
-    return JobStep(manifest, task, "Running", must_create=True)
+        return JobStep(wanted, "Succeeded")
+    if known is not None and known.state == "Failed" and _was_tried(known, wanted.template_hash, resource):
+        return JobStep(wanted, "Failed", failure=_read_stored_failure(known))
+    return JobStep(wanted, "Running", must_create=True)
 
 
 def _was_tried(known: JobStatus, template: str, resource: Resource) -> bool:
@@ -150,12 +151,11 @@ def _build_final_failure(job: JobState) -> Failure:
     return Failure(cause.reason, message, is_transient=False)
 
 
-def build_fetch_status(
-    found: JobStep, job: JobState | None, before: FetchStatus | None, resource: Resource
-) -> FetchStatus:
+def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
     """Return what to publish about a fetch."""
+    job, before = observed.find_job(found.wanted.name), observed.resource.status.fetch
     report = job.report if job is not None else None
-    common = _build_common_fields(found, job, before, resource)
+    common = _build_common_fields(found, job, before, observed.resource)
     if found.phase != "Succeeded":
         return FetchStatus(**common)
     if report is None:
@@ -176,20 +176,15 @@ def build_fetch_status(
 
 
 def build_conversion_status(
-    found: JobStep,
-    job: JobState | None,
-    before: ConversionStatus | None,
-    resource: Resource,
-    spec: EmbeddingServiceSpec,
-    *,
-    exported: bool,
+    found: JobStep, observed: ObservedState, spec: EmbeddingServiceSpec, *, exported: bool
 ) -> ConversionStatus:
     """Return what to publish about a conversion.
 
     `exported` says that torch exports the model, since it belongs to no family.
     """
+    job, before = observed.find_job(found.wanted.name), observed.resource.status.conversion
     report = job.conversion if job is not None else None
-    common = _build_common_fields(found, job, before, resource)
+    common = _build_common_fields(found, job, before, observed.resource)
     if found.phase != "Succeeded":
         return ConversionStatus(**common)
     if report is not None:
@@ -236,14 +231,14 @@ def _build_common_fields(
 ) -> dict[str, Any]:
     failed = found.failure if found.phase == "Failed" else None
     finished = job.finished_at if job is not None and found.phase == "Succeeded" else ""
-    if before is not None and (before.job, before.state) == (found.name, found.phase):
+    if before is not None and (before.job, before.state) == (found.wanted.name, found.phase):
         # Another service may have run a Job of that name again, which changes nothing for this one.
         finished = before.finished_at or finished
     return {
         "finished_at": finished or None,
-        "job": found.name,
+        "job": found.wanted.name,
         "state": found.phase,
-        "template": read_job_template_hash(found.manifest),
+        "template": found.wanted.template_hash,
         "generation": resource.generation,
         "reason": failed.reason if failed is not None else None,
         "message": failed.message if failed is not None else None,

@@ -19,6 +19,7 @@ from embedserve_operator.manifests.volume import ModelVolume, build_claim
 from embedserve_operator.plan.export import choose_conversion_settings, find_export_refusal, needs_export
 from embedserve_operator.plan.jobs import (
     JobStep,
+    WantedJob,
     build_conversion_status,
     build_fetch_status,
     build_model_report,
@@ -119,12 +120,7 @@ def _plan_on_volume(
     place = there.uid if there is not None else volume.claim
     inputs = _JobInputs(observed, spec, settings, volume, place)
     fetching = _plan_fetch(inputs)
-    fetch = build_fetch_status(
-        fetching.step,
-        observed.find_job(fetching.step.name),
-        observed.resource.status.fetch,
-        observed.resource,
-    )
+    fetch = build_fetch_status(fetching.step, observed)
     steps = [fetching]
     conversion = None
     report = build_model_report(fetch)
@@ -136,15 +132,7 @@ def _plan_on_volume(
     if is_converted(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
         by = choose_conversion_settings(spec, settings, report)
         steps.append(_plan_conversion(replace(inputs, settings=by), fetch))
-        made = steps[-1].step
-        conversion = build_conversion_status(
-            made,
-            observed.find_job(made.name),
-            observed.resource.status.conversion,
-            observed.resource,
-            spec,
-            exported=needs_export(report),
-        )
+        conversion = build_conversion_status(steps[-1].step, observed, spec, exported=needs_export(report))
     insisted = is_conversion_required(spec) or needs_export(report)
     found = _combine(observed, steps, children, insisted=insisted)
     if refused is not None:
@@ -262,9 +250,9 @@ def _plan_job(
         volume=volume,
     )
     manifest = build_job(pods, task, job_name(resource, volume, task, identity))
+    wanted = WantedJob(manifest, task, stale_since)
     before = status.fetch if task == "fetch" else status.conversion
-    job = observed.find_job(manifest["metadata"]["name"])
-    found = plan_job_step(manifest, task, job, before, resource, stale_since=stale_since)
+    found = plan_job_step(wanted, observed.find_job(wanted.name), before, resource)
     return _PlannedJob(found, config)
 
 
@@ -281,10 +269,10 @@ def _combine(
     return Preparation(
         is_ready=not open_steps,
         children=(*children, *(one.config for one in open_steps)),
-        jobs_to_create=tuple(found.manifest for found in steps if found.must_create),
+        jobs_to_create=tuple(found.wanted.manifest for found in steps if found.must_create),
         jobs_to_delete=(
             *(found.job_to_delete for found in steps if found.job_to_delete is not None),
-            *_find_unwanted_jobs(observed, tuple(found.name for found in steps)),
+            *_find_unwanted_jobs(observed, tuple(found.wanted.name for found in steps)),
         ),
         failure=under_way.failure if under_way is not None else None,
         activity=under_way.activity if under_way is not None else "",
@@ -296,7 +284,7 @@ def _is_over(found: JobStep, *, insisted: bool) -> bool:
     if found.phase == "Succeeded":
         return True
     is_vain = found.failure is not None and not found.failure.is_transient
-    return found.task == "convert" and is_vain and not insisted
+    return found.wanted.task == "convert" and is_vain and not insisted
 
 
 def _find_unwanted_jobs(observed: ObservedState, wanted: tuple[str, ...]) -> tuple[JobState, ...]:

@@ -5,27 +5,26 @@ further.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
+from typing import NamedTuple
 
 from embedserve_operator.apply.children import ChildApplier
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.apply.self_checks import SelfCheckRunner
-from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.job_events import JobEvents
-from embedserve_operator.cache.objects import ObjectCache
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.observe.state import observe
+from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
 from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.status.publisher import publish
+from embedserve_operator.status.publisher import StatusPublisher
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +40,12 @@ _EVENTS_PAUSE_SECONDS = 15.0
 _MAX_EVENTS_RATE = 2.0
 """How often the events of Jobs without pods are read, per second in total."""
 
-_STATUS_PAUSE_SECONDS = 2.0
-_MAX_STATUS_RATE = 100.0
-"""How often statuses are written that only count pods again, per second in total.
 
-A pod, its Deployment and what the pod reports become ready within a second or two, in three events: one
-write is enough.
-"""
+class Clients(NamedTuple):
+    """Holds the connections to the API server and to pods."""
+
+    kube: KubeClient
+    pod_client: PodClient
 
 
 class Controller:
@@ -55,33 +53,27 @@ class Controller:
 
     def __init__(
         self,
-        kube: KubeClient,
-        objects: ObjectCache,
-        cluster: ClusterCache,
+        clients: Clients,
+        caches: Caches,
         queue: WorkQueue[ObjectKey],
-        pod_client: PodClient,
         *,
         settings: RenderSettings,
-        now: Callable[[], datetime],
-        clock: Callable[[], float] = time.monotonic,
-        on_pass: Callable[[PassResult, float], None] = lambda *_: None,
+        clock: Clock,
     ) -> None:
-        """`on_pass` is called after each pass with what became of it and the seconds that it took."""
+        kube, pod_client = clients
+        objects, monotonic = caches.objects, clock.monotonic
         self._clock = clock
-        self._on_pass = on_pass
-        self._kube = kube
         self._objects = objects
-        self._cluster = cluster
+        self._cluster = caches.cluster
         self._queue = queue
         self._settings = settings
-        self._now = now
         self._pod_client = pod_client
         self._applier = ChildApplier(kube, objects)
         self.self_checks = SelfCheckRunner(pod_client, queue)
-        self._progress_throttle = Throttle(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+        self._progress_throttle = Throttle(monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
         self._job_events = JobEvents(kube)
-        self._events_throttle = Throttle(clock, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
-        self._status_throttle = Throttle(clock, pause=_STATUS_PAUSE_SECONDS, rate=_MAX_STATUS_RATE)
+        self._events_throttle = Throttle(monotonic, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
+        self._publisher = StatusPublisher(kube, objects, monotonic)
 
     async def reconcile(self, key: ObjectKey) -> bool:
         """Run one pass: observe, plan, apply, status.
@@ -95,18 +87,16 @@ class Controller:
             self._progress_throttle.forget(key)
             self._job_events.forget(key)
             self._events_throttle.forget(key)
-            self._status_throttle.forget(key)
+            self._publisher.forget(key)
             return True  # the children go by their owner references
-        now = self._now()
+        now = self._clock.now()
+        volume = replace(
+            self._objects.get_volume_objects(key),
+            creation_problems=self._job_events.get_creation_problems(key),
+        )
         observed = observe(
-            received,
-            self._objects.list_children(key),
-            self._objects.list_pods(key),
+            ReceivedObjects(received, self._objects.list_children(key), self._objects.list_pods(key), volume),
             self._cluster.get_state(),
-            replace(
-                self._objects.get_volume_objects(key),
-                creation_problems=self._job_events.get_creation_problems(key),
-            ),
             replies=self._pod_client.get_replies(key),
             now=int(now.timestamp()),
         )
@@ -116,14 +106,8 @@ class Controller:
         if delivery == "TooFew":
             return False
         failure = await self._applier.apply(plan, observed)
-        status_due_in = await publish(
-            plan.status,
-            failure,
-            resource=observed.resource,
-            now=now,
-            kube=self._kube,
-            objects=self._objects,
-            throttle=self._status_throttle,
+        status_due_in = await self._publisher.publish(
+            plan.status, failure, resource=observed.resource, now=now
         )
         if status_due_in > 0.0:
             self._queue.add_later(key, status_due_in)
@@ -168,15 +152,23 @@ class Controller:
                 self._queue.add(key)
         self._queue.add_later(key, seconds_until_due)
 
-    async def run_worker(self, on_turn: Callable[[], None]) -> None:
-        """Take keys and reconcile them, forever. Nothing that one resource causes may end the worker."""
+    async def run_worker(
+        self,
+        on_turn: Callable[[], None],
+        on_pass: Callable[[PassResult, float], None] = lambda *_: None,
+    ) -> None:
+        """Take keys and reconcile them, forever. Nothing that one resource causes may end the worker.
+
+        `on_turn` is called before each wait for a key, `on_pass` after each pass with what became of it and
+        the seconds that it took.
+        """
         while True:
             on_turn()
             key = await self._queue.get(_IDLE_SECONDS)
             if key is None:
                 continue
             result: PassResult = "failed"
-            began = self._clock()
+            began = self._clock.monotonic()
             try:
                 result = "succeeded" if await self.reconcile(key) else "incomplete"
             except ApiError as error:
@@ -185,4 +177,4 @@ class Controller:
                 log.exception("%s: this pass failed; trying again later", key)
             finally:
                 self._queue.done(key, succeeded=result == "succeeded")
-                self._on_pass(result, self._clock() - began)
+                on_pass(result, self._clock.monotonic() - began)

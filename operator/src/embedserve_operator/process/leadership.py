@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
+from embedserve_operator.clock import Clock
 from embedserve_operator.kube.client import KubeClient
-from embedserve_operator.process.lease import LeaderElector
+from embedserve_operator.process.lease import Candidate, LeaderElector
 from embedserve_operator.settings import LeaseSettings
 
 _HEARTBEAT_SECONDS = 1.0
@@ -48,18 +48,17 @@ class Leadership:
 @asynccontextmanager
 async def run_election(
     settings: LeaseSettings,
-    me: str,
+    candidate: Candidate,
+    clock: Clock,
     *,
     request_timeout: float,
-    now: Callable[[], datetime],
-    on_attempt: Callable[[], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Leadership]:
     """Run the election on a thread of its own inside this context.
 
-    `on_attempt` is called on that thread before each look at the Lease.
+    The candidate is alive as long as the loop that called this is. What the candidate is told, it is told on
+    that thread.
     """
-    heartbeat = _LoopHeartbeat(clock)
+    heartbeat = _LoopHeartbeat(clock.monotonic)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run_loop, args=(loop,), name="lease", daemon=True)
     thread.start()
@@ -68,9 +67,7 @@ async def run_election(
         kube = KubeClient(request_timeout=request_timeout)
         await _run_on(kube.__aenter__(), loop)
         try:
-            elector = LeaderElector(
-                kube, settings, me, now=now, on_attempt=on_attempt, clock=clock, is_alive=heartbeat.is_recent
-            )
+            elector = LeaderElector(kube, settings, replace(candidate, is_alive=heartbeat.is_recent), clock)
             yield Leadership(elector, loop)
         finally:
             await _run_on(kube.__aexit__(None, None, None), loop)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, NotFoundError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.objects import Manifest
@@ -94,32 +94,28 @@ def _read_version(lease: Lease | None) -> str | None:
     return None if lease is None else lease.metadata.resource_version
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Describes the process that wants to lead."""
+
+    identity: str
+    """The name under which it holds the Lease."""
+    on_attempt: Callable[[], None] = lambda: None
+    """Called before each look at the Lease."""
+    is_alive: Callable[[], bool] = lambda: True
+    """Says whether what works under the Lease is alive; otherwise nothing is renewed."""
+
+
 class LeaderElector:
     """Acquires, renews and releases the Lease."""
 
-    def __init__(
-        self,
-        kube: KubeClient,
-        settings: LeaseSettings,
-        me: str,
-        *,
-        now: Callable[[], datetime],
-        on_attempt: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-        is_alive: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`clock` is the monotonic clock of this machine.
-
-        `is_alive` says whether the process that works under the Lease is alive; otherwise nothing is
-        renewed.
-        """
+    def __init__(self, kube: KubeClient, settings: LeaseSettings, candidate: Candidate, clock: Clock) -> None:
         self._kube = kube
         self._settings = settings
-        self._me = me
-        self._now = now
-        self._on_attempt = on_attempt
-        self._clock = clock
-        self._is_alive = is_alive
+        self._candidate = candidate
+        self._me = candidate.identity
+        self._clock = clock.monotonic
+        self._now = clock.now
         self._seen: LeaseObservation | None = None
         self._renewed = -math.inf
 
@@ -127,7 +123,7 @@ class LeaderElector:
         """Return once this process leads."""
         said = ""
         while True:
-            self._on_attempt()
+            self._candidate.on_attempt()
             if await self._try_to_hold(self._settings.deadline):
                 log.info("leading as %s", self._me)
                 return
@@ -159,11 +155,11 @@ class LeaderElector:
             # Where the API server is slow, the next attempt follows at once.
             await asyncio.sleep(max(0.0, began + self._settings.retry - self._clock()))
             began = self._clock()
-            self._on_attempt()
+            self._candidate.on_attempt()
             left = self._renewed + self._settings.deadline - self._clock()
             if left <= 0:
                 raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
-            if self._is_alive():
+            if self._candidate.is_alive():
                 await self._try_to_hold(min(self._settings.attempt, left))
             else:
                 log.error("the Lease is not renewed: the operator hangs")

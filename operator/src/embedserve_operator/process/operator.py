@@ -9,7 +9,6 @@ import logging
 import signal
 from collections.abc import Coroutine
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,18 +18,21 @@ from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.api.types import build_class_selector
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
+from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.cluster_watch import ClusterWatch
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.cache.placement import PlacementIndex
 from embedserve_operator.cache.watches import build_registry, build_watch_settings
+from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, WatchFailedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.process.controller import Controller
+from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.leadership import Leadership, run_election
+from embedserve_operator.process.lease import Candidate
 from embedserve_operator.process.metrics import OperatorMetrics
 from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.queue.work_queue import WorkQueue
@@ -54,13 +56,6 @@ class Monitors(NamedTuple):
     metrics: OperatorMetrics
 
 
-class Clients(NamedTuple):
-    """Holds the connections to the API server and to pods."""
-
-    kube: KubeClient
-    pod_client: PodClient
-
-
 async def run_operator(settings: RunSettings) -> int:
     """Run until told to stop; return the exit status."""
     loop = asyncio.get_running_loop()
@@ -82,10 +77,9 @@ async def run_operator(settings: RunSettings) -> int:
             PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
             run_election(
                 settings.lease,
-                settings.identity,
+                Candidate(settings.identity, on_attempt=lambda: heartbeats.record("lease")),
+                Clock(),
                 request_timeout=settings.request_timeout,
-                now=_now,
-                on_attempt=lambda: heartbeats.record("lease"),
             ) as elector,
         ):
             kube.write_only_while(elector.is_leader)
@@ -137,8 +131,7 @@ async def _work_as_leader(
 class _Components(NamedTuple):
     """Holds the caches, the queue, the audit and the namespaces of a leading process."""
 
-    objects: ObjectCache
-    cluster: ClusterCache
+    caches: Caches
     queue: WorkQueue[ObjectKey]
     audit: Audit
     namespaces: WatchedNamespaces
@@ -146,22 +139,21 @@ class _Components(NamedTuple):
 
 def _build_components(settings: RunSettings, kube: KubeClient, monitors: Monitors) -> _Components:
     heartbeats, metrics = monitors
-    objects, cluster = ObjectCache(), ClusterCache(watches_nodes=settings.watch_nodes)
+    caches = Caches(ObjectCache(), ClusterCache(watches_nodes=settings.watch_nodes))
     queue: WorkQueue[ObjectKey] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
-    metrics.watch_value("services", lambda: len(objects.list_keys()))
+    metrics.watch_value("services", lambda: len(caches.objects.list_keys()))
     metrics.watch_value("queue_ready", queue.count_ready)
     metrics.watch_value("queue_later", queue.count_later)
     for kind in WATCHED_KINDS:
         heartbeats.expect(f"watch of {kind}", _MAX_SILENT_AUDITS * settings.audit_interval)
     audit = Audit(
         kube,
-        objects,
-        cluster,
+        caches,
         queue,
         watches_nodes=settings.watch_nodes,
         on_live_watch=lambda kind: heartbeats.record(f"watch of {kind}"),
     )
-    return _Components(objects, cluster, queue, audit, WatchedNamespaces(kube, settings.namespaces))
+    return _Components(caches, queue, audit, WatchedNamespaces(kube, settings.namespaces))
 
 
 def _start_tasks(
@@ -172,34 +164,25 @@ def _start_tasks(
     stop: asyncio.Event,
 ) -> list[asyncio.Task[None]]:
     """Start the tasks of a leading process; none of them ends by itself."""
-    kube, pod_client = clients
     heartbeats, metrics = monitors
-    objects, cluster, queue, audit, namespaces = components
+    caches, queue, audit, namespaces = components
+    objects, cluster, clock = caches.objects, caches.cluster, Clock()
     relisted, ready = asyncio.Event(), asyncio.Event()
-    controller = Controller(
-        kube,
-        objects,
-        cluster,
-        queue,
-        pod_client,
-        settings=settings.render,
-        now=_now,
-        on_pass=metrics.count_pass,
-    )
+    controller = Controller(clients, caches, queue, settings=settings.render, clock=clock)
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"
         heartbeats.expect(name, _MAX_WORKER_SILENCE_SECONDS)
-        tasks.append(asyncio.create_task(controller.run_worker(partial(heartbeats.record, name)), name=name))
+        working = controller.run_worker(partial(heartbeats.record, name), metrics.count_pass)
+        tasks.append(asyncio.create_task(working, name=name))
     tasks.append(asyncio.create_task(controller.self_checks.run(), name="self-checks"))
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
     tasks.append(asyncio.create_task(namespaces.run(settings.audit_interval), name="namespaces"))
     if settings.adapter is not None:
         registrar = Registrar(
-            kube,
+            clients.kube,
             RegistrationSettings(settings.adapter),
-            clock=asyncio.get_running_loop().time,
-            now=_now,
+            clock,
             on_providers=cluster.set_metrics_providers,
         )
         heartbeats.expect("registrar", _MAX_REGISTRAR_SILENCE_SECONDS)
@@ -316,7 +299,3 @@ def _handle_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -5,6 +5,7 @@ different.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +15,7 @@ from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
+from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.plan import PlannedCondition, PlannedStatus
 from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.state.resource import Resource
@@ -24,38 +26,53 @@ log = logging.getLogger(__name__)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _AT_MAXIMUM_AFTER = timedelta(minutes=2)
 
+_PROGRESS_PAUSE_SECONDS = 2.0
+_MAX_PROGRESS_RATE = 100.0
+"""How often statuses are written that only count pods again, per second in total.
 
-async def publish(
-    planned: PlannedStatus,
-    failure: ApplyFailure | None,
-    *,
-    resource: Resource,
-    now: datetime,
-    kube: KubeClient,
-    objects: ObjectCache,
-    throttle: Throttle,
-) -> float:
-    """Write the status unless it is published already; return 0.
+A pod, its Deployment and what the pod reports become ready within a second or two, in three events: one
+write is enough.
+"""
 
-    Mere progress waits until the throttle lets it pass: then nothing is written, and the seconds until it
-    may be are returned.
-    """
-    status = add_times(add_apply_failure(planned, failure), resource, now)
-    if status == resource.status:
+
+class StatusPublisher:
+    """Writes the statuses of resources, and the events that tell what is new in them."""
+
+    def __init__(self, kube: KubeClient, objects: ObjectCache, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
+        self._kube = kube
+        self._objects = objects
+        self._throttle = Throttle(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+
+    async def publish(
+        self, planned: PlannedStatus, failure: ApplyFailure | None, *, resource: Resource, now: datetime
+    ) -> float:
+        """Write the status unless it is published already; return 0.
+
+        Mere progress waits until the throttle lets it pass: then nothing is written, and the seconds until
+        it may be are returned.
+        """
+        status = add_times(add_apply_failure(planned, failure), resource, now)
+        if status == resource.status:
+            return 0.0
+        if is_only_progress(resource.status, status):
+            seconds_until_due = self._throttle.seconds_until_due(resource.key)
+            if seconds_until_due > 0.0:
+                return seconds_until_due
+        self._throttle.record(resource.key)
+        written = await self._kube.apply_status(resource.key, resource.uid, status.as_wire())
+        self._objects.put(RESOURCE, written)
+        for event in build_events(resource, status, now):
+            try:
+                await self._kube.create_event(event)
+            except ApiError as error:
+                # Events are a courtesy; the conditions say the same.
+                log.warning("%s: an event could not be recorded: %s", resource.key, error)
         return 0.0
-    if is_only_progress(resource.status, status):
-        seconds_until_due = throttle.seconds_until_due(resource.key)
-        if seconds_until_due > 0.0:
-            return seconds_until_due
-    throttle.record(resource.key)
-    objects.put(RESOURCE, await kube.apply_status(resource.key, resource.uid, status.as_wire()))
-    for event in build_events(resource, status, now):
-        try:
-            await kube.create_event(event)
-        except ApiError as error:
-            # Events are a courtesy; the conditions say the same.
-            log.warning("%s: an event could not be recorded: %s", resource.key, error)
-    return 0.0
+
+    def forget(self, key: ObjectKey) -> None:
+        """Forget a resource that is gone."""
+        self._throttle.forget(key)
 
 
 def is_only_progress(before: EmbeddingServiceStatus, after: EmbeddingServiceStatus) -> bool:

@@ -1,0 +1,18 @@
+"""This module joins the caches that one process fills and reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_operator.cache.cluster import ClusterCache
+from embedserve_operator.cache.objects import ObjectCache
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Holds what the watches have seen."""
+
+    objects: ObjectCache
+    """Resources, their children and their pods."""
+    cluster: ClusterCache
+    """What belongs to no resource: nodes, classes, the kinds that can be made."""
