@@ -98,6 +98,9 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
     assert batching.request_timeout_seconds == 60
     assert config.server.served_model_name == "docs"
     assert config.server.openai_token_ids
+    assert config.server.client_header == "X-Tenant"
+    assert config.server.client_requests_per_minute == 600
+    assert config.server.client_tokens_per_minute == 1_000_000
 
 
 def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.app import create_app
+from embedserve_runtime.api.clients import Clients
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
@@ -69,7 +69,7 @@ async def serve_in_process(
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
     memory: RequestMemory | None = None,
-    keys: ApiKeys | None = None,
+    clients: Clients | None = None,
     settings: ServerSettings | None = None,
     ready: bool = True,
     tracer: RequestTracer | None = None,
@@ -105,7 +105,7 @@ async def serve_in_process(
         metrics.requests,
         build_page(metrics),
         memory or RequestMemory(2**20, 2**24),
-        keys or ApiKeys(),
+        clients or Clients(),
         tracer=tracer,
         takes_openai_token_ids=openai_token_ids,
     )

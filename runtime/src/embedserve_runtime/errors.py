@@ -27,9 +27,11 @@
         ├── BatchTooLarge
         ├── UnknownPrompt
         ├── VectorSpaceMismatch
-        ├── Unauthorized            no API key, or a wrong one
+        ├── Unauthorized            no API key, a wrong one, or one that has expired
+        ├── RouteForbidden          the API key is not for this route
         ├── WrongModelKind          the model does not give what the route needs
         ├── Overloaded              retry_after: seconds
+        │   └── RateLimited         the client has used up its requests or tokens of this minute
         ├── DeadlineExceeded
         ├── NotReady
         └── EngineFailure           the engine failed on this input
@@ -176,6 +178,12 @@ class Unauthorized(RequestError):
     reason = "Unauthorized"
 
 
+class RouteForbidden(RequestError):
+    """The API key is valid, but not for this route."""
+
+    reason = "RouteForbidden"
+
+
 class WrongModelKind(RequestError):
     reason = "WrongModelKind"
 
@@ -189,6 +197,12 @@ class Overloaded(RequestError):
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RateLimited(Overloaded):
+    """The client has used up what it may send in a minute."""
+
+    reason = "RateLimited"
 
 
 class DeadlineExceeded(RequestError):

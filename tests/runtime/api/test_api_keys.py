@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from embedserve_runtime.api.api_keys import LOOK_SECONDS, ApiKeys, read_key_file
+from embedserve_runtime.api.api_keys import LOOK_SECONDS, ApiKeys
+from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError, EmbedserveError, Unauthorized
 
 
@@ -23,7 +25,7 @@ class Clock:
 
 def is_taken(keys: ApiKeys, key: str) -> bool:
     try:
-        keys.check({b"authorization": f"Bearer {key}".encode()})
+        keys.check({b"authorization": f"Bearer {key}".encode()}, "/embed")
     except Unauthorized:
         return False
     return True
@@ -90,7 +92,7 @@ def test_with_a_file_that_is_not_there_nobody_is_let_in(tmp_path: Path) -> None:
     keys = ApiKeys(file=tmp_path / "api-keys")
     assert keys
     with pytest.raises(Unauthorized):
-        keys.check({})
+        keys.check({}, "/embed")
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,91 @@ def test_a_server_that_could_let_nobody_in_does_not_start(
     assert str(file) in caught.value.message
     assert "marked" not in caught.value.message
     assert caught.value.retryable is retryable
+
+
+DOCUMENT = """
+keys:
+- name: search
+  key: search-key
+- name: indexer
+  key: indexer-key
+  routes: [/embed, "/v1/*", /tei.v1.Embed]
+  expires: 2030-01-01T00:00:00Z
+  tokens_per_minute: 1000
+"""
+
+
+def check_at(file: Path, key: str, route: str, now: str = "2029-12-31T23:59:59+00:00") -> str | None:
+    """Return the name of the key, or the error's reason."""
+    keys = ApiKeys(file=file, now=lambda: datetime.fromisoformat(now))
+    try:
+        found = keys.check({b"authorization": f"Bearer {key}".encode()}, route)
+    except EmbedserveError as error:
+        return error.reason
+    return None if found is None else found[0].name
+
+
+@pytest.mark.parametrize(
+    ("key", "route", "now", "want"),
+    [
+        ("search-key", "/rerank", "2029-01-01T00:00:00+00:00", "search"),
+        ("indexer-key", "/embed", "2029-12-31T23:59:59+00:00", "indexer"),
+        ("indexer-key", "/v1/embeddings", "2029-12-31T23:59:59+00:00", "indexer"),
+        ("indexer-key", "/tei.v1.Embed", "2029-12-31T23:59:59+00:00", "indexer"),
+        ("indexer-key", "/rerank", "2029-12-31T23:59:59+00:00", "RouteForbidden"),
+        ("indexer-key", "/embed_all", "2029-12-31T23:59:59+00:00", "RouteForbidden"),
+        ("indexer-key", "/embed", "2030-01-01T00:00:00+00:00", "Unauthorized"),
+        ("search-key", "/embed", "2099-01-01T00:00:00+00:00", "search"),
+        ("another-key", "/embed", "2029-01-01T00:00:00+00:00", "Unauthorized"),
+    ],
+)
+def test_a_document_says_which_key_may_use_which_route_until_when(
+    tmp_path: Path, key: str, route: str, now: str, want: str
+) -> None:
+    (tmp_path / "keys").write_text(DOCUMENT)
+    assert check_at(tmp_path / "keys", key, route, now) == want
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("keys: []", "keys: Tuple should have at least 1 item"),
+        ("keys: [{name: a}]", "keys.0.key: Field required"),
+        ("keys: [{key: marked-key}]", "keys.0.name: Field required"),
+        ("keys: [{name: a b, key: marked-key}]", "keys.0.name: must begin with a letter or digit"),
+        ("keys: [{name: a, key: marked-key, scopes: [x]}]", "keys.0.scopes: Extra inputs are not permitted"),
+        ("keys: [{name: a, key: marked-key, routes: [embed]}]", "keys.0.routes.0: String should match"),
+        (
+            "keys: [{name: a, key: marked-key, routes: []}]",
+            "keys.0.routes: Tuple should have at least 1 item",
+        ),
+        (
+            "keys: [{name: a, key: marked-key, tokens_per_minute: 0}]",
+            "tokens_per_minute: Input should be greater",
+        ),
+        (
+            "keys: [{name: a, key: marked-key, expires: soon}]",
+            "keys.0.expires: Input should be a valid datetime",
+        ),
+        ("keys: [{name: a, key: 'marked-key with blank'}]", "keys.0.key: cannot be sent in an HTTP header"),
+        ("keys: [{name: a, key: marked-key}, {name: a, key: k2}]", "several keys named 'a'"),
+        ("keys: [{name: a, key: marked-key}, {name: b, key: marked-key}]", "one key under two names"),
+        ("keys: [{name: a, key: marked-key}", "is not valid YAML, line"),
+        ("keys: [{name: a, key: 'marked-key}]", "is not valid YAML, line 1"),
+    ],
+)
+def test_a_document_that_is_wrong_is_refused_with_the_field_and_without_the_key(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "keys").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(tmp_path / "keys")
+    assert message in caught.value.message
+    assert "marked-key" not in caught.value.message
+
+
+@pytest.mark.parametrize("expires", ["2030-01-01", "2030-01-01T00:00:00", "2030-01-01T01:00:00+01:00"])
+def test_a_key_ends_at_the_beginning_of_a_day_of_utc_or_at_a_moment(tmp_path: Path, expires: str) -> None:
+    (tmp_path / "keys").write_text(f"keys: [{{name: a, key: marked-key, expires: {expires}}}]")
+    assert check_at(tmp_path / "keys", "marked-key", "/embed", "2029-12-31T23:59:59+00:00") == "a"
+    assert check_at(tmp_path / "keys", "marked-key", "/embed", "2030-01-01T00:00:00+00:00") == "Unauthorized"

@@ -12,6 +12,7 @@ from grpc import StatusCode, aio
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.clients import Clients
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
@@ -192,7 +193,7 @@ GIVEN = {
 @pytest.mark.parametrize(("metadata", "want"), GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize("path", [EMBED, STREAM])
 async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode) -> None:
-    async with served(keys=ApiKeys([SecretStr(KEY)])) as server:
+    async with served(clients=Clients(ApiKeys([SecretStr(KEY)]))) as server:
         message = server.client.message(path, {"inputs": "a"})
         if path == STREAM:
             call = server.client.call(path)(metadata=metadata)

@@ -18,18 +18,19 @@ from haystack_integrations.components.embedders.huggingface_api import (
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.clients import Clients
 from tests.runtime.rpc.rpc_kit import served
 from tests.support.tiny_models import build_splade_card
 
 KEY = "a-key"
-KEYS = ApiKeys([SecretStr(KEY)])
+CLIENTS = Clients(ApiKeys([SecretStr(KEY)]))
 HEADERS = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["hello world", "a list of numbers", "a vector", "deep learning", "query"]
 DOCUMENTS = [Document(content=text) for text in TEXTS]
 
 
 async def test_dense_vectors_of_texts_and_documents() -> None:
-    async with served(keys=KEYS) as server:
+    async with served(clients=CLIENTS) as server:
         settings: dict[str, Any] = {
             "api_type": "text_embeddings_inference",
             "api_params": {"url": server.server.address},
@@ -53,7 +54,7 @@ async def test_dense_vectors_of_texts_and_documents() -> None:
 
 
 async def test_sparse_vectors_of_texts_and_documents() -> None:
-    async with served(keys=KEYS, card=build_splade_card()) as server:
+    async with served(clients=CLIENTS, card=build_splade_card()) as server:
         settings: dict[str, Any] = {
             "api_base_url": server.server.address,
             "token": Secret.from_token(KEY),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -169,13 +170,75 @@ def test_the_rate_follows_the_batches_that_ran() -> None:
     assert policy.tokens_per_second == pytest.approx(2_000, rel=0.01)
 
 
+def admit_all(policy: Policy, client: str, numbers: range, length: int) -> None:
+    for number in numbers:
+        policy.admit(number, [length], NEVER, client)
+
+
+def test_a_client_with_a_hundred_requests_has_no_more_of_a_batch_than_one_with_two() -> None:
+    policy = Policy(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
+    admit_all(policy, "large", range(100), length=10)
+    admit_all(policy, "small", range(100, 102), length=10)
+    batch = policy.form_batch(0.0)
+    assert batch is not None
+    assert sorted(part.request for part in batch.parts) == [0, 1, 100, 101]
+
+
+def test_a_request_of_one_client_waits_for_one_quantum_of_each_other_client_and_no_longer() -> None:
+    policy = Policy(Limits(batch_tokens=10, queue_tokens=10_000, queue_inputs=1_000))
+    for client in range(5):
+        admit_all(policy, f"client-{client}", range(100 * client, 100 * client + 50), length=10)
+    policy.admit(999, [10], NEVER, "new")
+    numbers = [part.request for _ in range(6) for part in (policy.form_batch(0.0) or Batch((), 0, 0)).parts]
+    assert numbers == [0, 100, 200, 300, 400, 999]
+
+
+@pytest.mark.parametrize(
+    ("clients", "share"),
+    [
+        pytest.param(1, 600, id="one client has half of the queue"),
+        pytest.param(2, 400, id="two have a third each"),
+        pytest.param(3, 300, id="three have a quarter each"),
+    ],
+)
+def test_clients_share_the_queue_and_leave_room_for_one_more(clients: int, share: int) -> None:
+    policy = Policy(Limits(batch_tokens=10, queue_tokens=1_200, queue_inputs=10_000))
+    held = [0] * clients
+    refused: set[int] = set()
+    for number in range(2 * 1_200):
+        client = number % clients
+        try:
+            policy.admit(number, [1], NEVER, f"client-{client}")
+        except Overloaded:
+            refused.add(client)
+        else:
+            held[client] += 1
+    assert len(refused) == clients
+    assert all(abs(one - share) <= 1 for one in held), held
+    policy.admit(9_999, [1] * (share - clients), NEVER, "new")
+
+
+def test_a_client_alone_may_send_what_fills_an_empty_queue() -> None:
+    policy = Policy(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
+    policy.admit(1, [100], NEVER, "alone")
+    assert policy.queued_tokens == 100
+
+
+def test_a_client_that_is_not_told_apart_may_fill_the_queue() -> None:
+    policy = Policy(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
+    for number in range(10):
+        policy.admit(number, [10], NEVER)
+    assert policy.queued_tokens == 100
+
+
 @dataclass
 class Expected:
     """What the model knows of a request that was admitted."""
 
     lengths: list[int]
     deadline: float
-    ahead: int
+    max_cuts: int
+    client: str | None
     waiting: set[int] = field(default_factory=set)
     cuts_waited: int = 0
     served: bool = False
@@ -185,6 +248,7 @@ class QueueModel(RuleBasedStateMachine):
     """Any order of admissions, cancellations, passing time and cuts."""
 
     LIMITS = Limits(batch_tokens=64, queue_tokens=2_000, queue_inputs=60)
+    CLIENTS: tuple[str | None, ...] = (None,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,21 +261,30 @@ class QueueModel(RuleBasedStateMachine):
     @rule(
         lengths=st.lists(st.integers(1, 100), min_size=1, max_size=30),
         patience=st.one_of(st.just(NEVER), st.integers(1, 10)),
+        place=st.integers(0, 2),
     )
-    def admit(self, lengths: list[int], patience: float) -> None:
+    def admit(self, lengths: list[int], patience: float, place: int) -> None:
         self.number += 1
-        fits = (
-            self.policy.queued_tokens + sum(lengths) <= self.LIMITS.queue_tokens
-            and self.policy.queued_inputs + len(lengths) <= self.LIMITS.queue_inputs
+        client = self.CLIENTS[place % len(self.CLIENTS)]
+        free = Counter(
+            tokens=self.LIMITS.queue_tokens - self.policy.queued_tokens,
+            inputs=self.LIMITS.queue_inputs - self.policy.queued_inputs,
         )
+        own = [request for request in self.live.values() if request.client == client]
+        if client is not None:
+            free["inputs"] -= sum(len(request.waiting) for request in own)
+            free["tokens"] -= sum(request.lengths[i] for request in own for i in request.waiting)
+        fits = sum(lengths) <= free["tokens"] and len(lengths) <= free["inputs"]
         try:
-            self.policy.admit(self.number, lengths, self.now + patience)
+            self.policy.admit(self.number, lengths, self.now + patience, client)
         except (Overloaded, BatchTooLarge):
             assert not fits
             return
         assert fits
+        # One cut for each of its client's requests before it, and in each of them one for every other client.
+        max_cuts = len(own) if client is None else (len(own) + 1) * len(self.CLIENTS)
         self.live[self.number] = Expected(
-            lengths, self.now + patience, ahead=len(self.live), waiting=set(range(len(lengths)))
+            lengths, self.now + patience, max_cuts, client, waiting=set(range(len(lengths)))
         )
 
     @precondition(lambda self: self.live)
@@ -257,9 +330,7 @@ class QueueModel(RuleBasedStateMachine):
         for request in self.live.values():
             if not request.served:
                 request.cuts_waited += 1
-                assert request.cuts_waited <= request.ahead, (
-                    "at most one cut for each request that was before it"
-                )
+                assert request.cuts_waited <= request.max_cuts, "how long anyone waits is bounded"
 
     @invariant()
     def what_waits_is_what_was_admitted_and_not_taken(self) -> None:
@@ -281,3 +352,13 @@ class QueueModel(RuleBasedStateMachine):
 
 TestQueueModel = QueueModel.TestCase
 TestQueueModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class ClientQueueModel(QueueModel):
+    """The same with several clients, who share the queue."""
+
+    CLIENTS = ("one", "another", "a third")
+
+
+TestClientQueueModel = ClientQueueModel.TestCase
+TestClientQueueModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -103,6 +103,27 @@ Origin = Annotated[
 ]
 
 
+class ClientSettings(Model):
+    """How the pods tell clients apart, beside the names of their API keys, and what each may send."""
+
+    header: (
+        Annotated[
+            str,
+            matches(
+                r"^[A-Za-z0-9-]{1,100}$", "must be the name of an HTTP header such as X-Consumer-Username"
+            ),
+        ]
+        | None
+    ) = None
+    """Header in which a gateway names the client. Only for a service that is reached through that gateway alone."""
+    requests_per_minute: Annotated[int, between(1, 1_000_000_000, "leave it out for no limit")] | None = None
+    """Requests a minute that each client may send to a pod; beyond it 429."""
+    tokens_per_minute: Annotated[int, between(1, 1_000_000_000_000, "leave it out for no limit")] | None = (
+        None
+    )
+    """Tokens a minute that each client may send to a pod; beyond it 429."""
+
+
 class ApiSettings(Model):
     """What the pods take from clients, and how they answer."""
 
@@ -116,6 +137,9 @@ class ApiSettings(Model):
     openai_token_ids: bool = False
     """Takes arrays of token ids on /v1/embeddings. Clients send those of OpenAI's own tokenizers there, which are
     other words in this model's vocabulary; other routes take ids in any case."""
+    clients: ClientSettings | None = None
+    """How clients are told apart, and what each may send; keys with names in the Secret of `auth` may have rates of
+    their own."""
 
 
 class NetworkPolicySettings(Model):

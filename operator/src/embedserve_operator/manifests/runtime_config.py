@@ -11,6 +11,7 @@ import yaml
 
 from embedserve_operator.api.cache import OnnxConversion
 from embedserve_operator.api.hardware import HardwareClass
+from embedserve_operator.api.network import ClientSettings
 from embedserve_operator.api.sources import ModelSource
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.manifests.placement import find_accelerators
@@ -169,6 +170,16 @@ def build_convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> 
     )
 
 
+def _build_client_settings(clients: ClientSettings | None) -> dict[str, Any]:
+    if clients is None:
+        return {}
+    return {
+        "client_header": clients.header,
+        "client_requests_per_minute": clients.requests_per_minute,
+        "client_tokens_per_minute": clients.tokens_per_minute,
+    }
+
+
 def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     """Return the configuration file of the pods.
 
@@ -192,6 +203,7 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
             "space_url": f"http://{space_name}",
             "openai_token_ids": spec.api.openai_token_ids or None,
             "served_model_name": spec.served_model_name or describe_source(spec.model.source),
+            **_build_client_settings(spec.api.clients),
             "cors_origins": list(spec.api.cors_origins or ()) or None,
             "compress_from_bytes": spec.api.compress_from_bytes,
             "endpoint_drain_seconds": ENDPOINT_DRAIN_SECONDS,

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pydantic import SecretStr
 
-from embedserve_runtime.config.secrets import split_secrets, validate_secret
-from embedserve_runtime.errors import ApiKeysMissing, ConfigError, EmbedserveError, Unauthorized
+from embedserve_runtime.api.key_file import ApiKey, hash_key, read_key_file
+from embedserve_runtime.errors import EmbedserveError, RouteForbidden, Unauthorized
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often the file of keys is looked at while requests come."""
-_MAX_FILE_BYTES = 2**20
-
-
-def read_key_file(path: Path) -> tuple[str, ...]:
-    """Return the keys of a file, separated by commas or white space.
-
-    Raises ApiKeysMissing where there is no file or no key in it, ConfigError where a key cannot be one; neither quotes
-    a key.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES).decode()
-    except OSError as error:
-        raise ApiKeysMissing(f"no API keys: {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} holds no API keys: it is not text") from None
-    if not content.strip(", \t\r\n"):
-        raise ApiKeysMissing(f"no API keys: {path} is empty")
-    try:
-        return tuple(validate_secret(key) for key in split_secrets(content))
-    except ValueError as error:
-        raise ConfigError(f"{path} holds an API key that {error}") from None
 
 
 class ApiKeys:
@@ -55,43 +34,58 @@ class ApiKeys:
         file: Path | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._digests = tuple(_hash_key(key.get_secret_value().encode()) for key in keys)
+        """clock: monotonic, in seconds. now: the time of day, by which keys end."""
+        self._keys = tuple(ApiKey(hash_key(key.get_secret_value())) for key in keys)
+        self._now = now
         self._file = None if file is None else _KeyFile(file, clock)
 
     def __bool__(self) -> bool:
         """Whether a key is needed."""
-        return bool(self._digests) or self._file is not None
+        return bool(self._keys) or self._file is not None
 
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Unauthorized unless `Authorization: Bearer` carries one of the keys."""
+    def check(self, headers: Mapping[bytes, bytes], route: str) -> tuple[ApiKey, int, int] | None:
+        """Return the key of `Authorization: Bearer`, its place among the keys, and their number; None where none is
+        needed.
+
+        route: a path, or `/` and the name of a gRPC service. Raises Unauthorized, RouteForbidden.
+        """
         if not self:
-            return
-        known = self._digests if self._file is None else (*self._digests, *self._file.get_digests())
-        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-        given = _hash_key(key.strip())
+            return None
+        known = self._keys if self._file is None else (*self._keys, *self._file.get_keys())
+        scheme, _, given_key = headers.get(b"authorization", b"").partition(b" ")
+        given = hash_key(given_key.strip())
         # Digests have the same length, and all are compared in any case, so the time reveals nothing about a key.
-        matches = sum(hmac.compare_digest(digest, given) for digest in known)
+        matches = [place for place, key in enumerate(known) if hmac.compare_digest(key.digest, given)]
         if not matches or scheme.lower() != b"bearer":
             raise Unauthorized("an API key is needed: send it as `Authorization: Bearer <key>`")
+        key = known[matches[0]]
+        if key.expires is not None and self._now() >= key.expires:
+            raise Unauthorized(f"the API key {key.name!r} has expired on {key.expires:%Y-%m-%d}; use another")
+        if key.routes is not None and not any(fnmatchcase(route, pattern) for pattern in key.routes):
+            raise RouteForbidden(
+                f"the API key {key.name!r} is not for {route}, only for {', '.join(key.routes)}"
+            )
+        return key, matches[0], len(known)
 
 
 class _KeyFile:
-    """Holds the digests of the keys in a file, as it is now."""
+    """Holds the keys of a file, as it is now."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self._path = path
         self._clock = clock
-        self._digests: tuple[bytes, ...] = ()
+        self._keys: tuple[ApiKey, ...] = ()
         self._version: tuple[int, ...] | None = None
         self._due = clock()
 
-    def get_digests(self) -> tuple[bytes, ...]:
+    def get_keys(self) -> tuple[ApiKey, ...]:
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_SECONDS
             self._refresh()
-        return self._digests
+        return self._keys
 
     def _refresh(self) -> None:
         version = self._read_version()
@@ -103,7 +97,7 @@ class _KeyFile:
         except EmbedserveError as error:
             log.error("the API keys stay what they were: %s", error.message)
             return
-        self._digests = tuple(_hash_key(key.encode()) for key in keys)
+        self._keys = keys
         log.info("API keys read", extra={"file": str(self._path), "count": len(keys)})
 
     def _read_version(self) -> tuple[int, ...]:
@@ -113,7 +107,3 @@ class _KeyFile:
         except OSError:
             return ()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _hash_key(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

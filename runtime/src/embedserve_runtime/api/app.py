@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.error_response import add_exception_handlers
-from embedserve_runtime.api.middleware.api_key import ApiKeyMiddleware
 from embedserve_runtime.api.middleware.body import BodyMiddleware
+from embedserve_runtime.api.middleware.client import ClientMiddleware
 from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
@@ -110,8 +110,8 @@ def _build_middleware(context: ServerContext, settings: ServerSettings) -> Seque
         stack.append(Middleware(CompressionMiddleware, min_bytes=settings.compress_from_bytes))
     if settings.space_url is not None:
         stack.append(Middleware(ForwardingMiddleware, server=context, space_url=settings.space_url))
-    if context.keys:
-        stack.append(Middleware(ApiKeyMiddleware, keys=context.keys))
+    if context.clients.needs_identity:
+        stack.append(Middleware(ClientMiddleware, clients=context.clients))
     stack.append(Middleware(BodyMiddleware, server=context))
     return stack
 

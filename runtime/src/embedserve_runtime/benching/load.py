@@ -28,6 +28,9 @@ class BatchCounter(Observer):
         self.padding += padding
         self.seconds += seconds
 
+    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+        """A benchmark has no clients."""
+
     def clear(self) -> None:
         self.count = self.tokens = self.padding = 0
         self.seconds = 0.0

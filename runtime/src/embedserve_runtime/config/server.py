@@ -73,7 +73,21 @@ class ServerSettings(SettingsGroup):
     )
     api_keys_file: Path | None = Field(
         default=None,
-        description="File with further such keys, separated by commas or blanks; it is read again when it changes.",
+        description="File with further such keys, separated by commas or blanks, or a document with a name, routes, an "
+        "end and rates for each (docs/clients.md); it is read again when it changes.",
+    )
+    client_header: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]{1,100}$",
+        description="Header in which a gateway names the client; clients share the queue fairly, and each has its "
+        "rates. A key with a name says it without. Only for a server that is reached through that gateway alone.",
+    )
+    client_requests_per_minute: PositiveInt | None = Field(
+        default=None,
+        description="Requests a minute that each client may send to this process; beyond it 429.",
+    )
+    client_tokens_per_minute: PositiveInt | None = Field(
+        default=None, description="Tokens a minute that each client may send to this process; beyond it 429."
     )
     http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,

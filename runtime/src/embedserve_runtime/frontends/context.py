@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.clients import Clients
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.json_limits import MAX_JSON_VALUES, MIN_JSON_BOUND, JsonBounds
@@ -17,7 +18,7 @@ from embedserve_runtime.api.routes import (
     RPC_EMBEDDING_SERVICES,
     RPC_SERVICES,
 )
-from embedserve_runtime.config import BatchingSettings
+from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.frontends.front_end import FrontEndSettings
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics, RequestSeries
@@ -60,11 +61,21 @@ def build_server_context(
         metrics,
         metrics_page,
         RequestMemory(server.max_body_bytes, share),
-        ApiKeys(server.api_keys, server.api_keys_file),
+        _build_clients(server),
         tracer=_build_tracer(settings),
         json_bounds=_json_bounds(settings.batching),
         http_workers=server.first_workers,
         takes_openai_token_ids=server.openai_token_ids,
+    )
+
+
+def _build_clients(server: ServerSettings) -> Clients:
+    header = server.client_header
+    return Clients(
+        ApiKeys(server.api_keys, server.api_keys_file),
+        None if header is None else header.lower().encode(),
+        server.client_requests_per_minute,
+        server.client_tokens_per_minute,
     )
 
 

@@ -113,6 +113,9 @@ class EngineChannel:
         )
         self.queue_changed()
 
+    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+        self._observer.client_request(client, inputs, tokens, refusal)
+
     def _receive(self, parts: Sequence[zmq.Frame]) -> None:
         peer = self._peers.get(parts[0].bytes)
         if peer is None:  # the last words of one that is gone

@@ -18,6 +18,7 @@ from embedserve_runtime.engines.base import BoolArray, FlatTokens, Int32Array, P
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
+from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import QueueDepth
 
 HEARTBEAT_SECONDS = 2.0
@@ -54,6 +55,7 @@ class Submit(Message, frozen=True):
     deadline: float
     wanted: Output
     max_bytes: int | None
+    client: Client | None
     lengths: list[Annotated[int, Meta(ge=1, le=MAX_SEQUENCE_TOKENS)]]
     token_ids: Int32Array
     token_types: Int32Array | None
@@ -69,6 +71,7 @@ class Submit(Message, frozen=True):
             deadline,
             batch_request.wanted,
             batch_request.max_bytes,
+            batch_request.client,
             batch.lengths.tolist(),
             batch.token_ids,
             batch.token_types,
@@ -92,11 +95,11 @@ class Submit(Message, frozen=True):
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
         marks = (self.unpooled, self.queries, self.attended_lengths)
         if self.token_types is None and all(one is None for one in marks):
-            return BatchRequest(flat, self.wanted, self.max_bytes)
+            return BatchRequest(flat, self.wanted, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
         for one in marks:
             _check_shape(one, sequences)
-        return BatchRequest(self._marked(flat), self.wanted, self.max_bytes)
+        return BatchRequest(self._marked(flat), self.wanted, self.max_bytes, self.client)
 
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
         count = len(ids)
@@ -157,7 +160,7 @@ class RequestCompleted(Message, frozen=True):
 
 
 class RequestFailed(Message, frozen=True):
-    """The error that a request has ended with. retry_after: seconds, of Overloaded only."""
+    """The error that a request has ended with. retry_after: seconds, of Overloaded and RateLimited only."""
 
     request: int
     reason: str
@@ -173,7 +176,9 @@ class RequestFailed(Message, frozen=True):
 
     def error(self) -> EmbedserveError:
         kind = _REQUEST_ERRORS.get(self.reason, EngineFailure)
-        return Overloaded(self.message, self.retry_after) if kind is Overloaded else kind(self.message)
+        if issubclass(kind, Overloaded):
+            return kind(self.message, self.retry_after)
+        return kind(self.message)
 
 
 class MetricsPageReply(Message, frozen=True):
@@ -205,7 +210,7 @@ def _check_shape(marks: Int32Array | BoolArray | None, shape: tuple[int]) -> Non
 
 
 def _request_errors() -> dict[str, type[EmbedserveError]]:
-    """By reason. All are made of a message alone but Overloaded."""
+    """By reason. All are made of a message alone but Overloaded and what derives from it."""
     found: dict[str, type[EmbedserveError]] = {}
     waiting: list[type[EmbedserveError]] = [RequestError]
     while waiting:

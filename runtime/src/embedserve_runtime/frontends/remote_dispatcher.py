@@ -16,6 +16,7 @@ from embedserve_runtime.frontends.messages import (
     Submit,
 )
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
+from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 
@@ -41,7 +42,8 @@ class RemoteDispatcher:
     def limits(self) -> Limits:
         return self._limits
 
-    def check_room(self, inputs: int) -> None:
+    def check_room(self, inputs: int, client: Client | None = None) -> None:
+        del client  # shares and rates are known in the engine's process alone
         self._queue_depth.check_room(self._limits, inputs, 0)
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:

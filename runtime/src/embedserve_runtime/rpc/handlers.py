@@ -27,6 +27,7 @@ from embedserve_runtime.rpc.memory import CallMemory, MessageMemory, StreamMemor
 from embedserve_runtime.rpc.messages import check_size, parse, read_single_message
 from embedserve_runtime.rpc.ordered_answers import answer_in_order
 from embedserve_runtime.service import EmbeddingService, Usage
+from embedserve_runtime.service.current_client import current_client
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -83,6 +84,7 @@ class MethodHandlers:
         self._memory = context.memory
         self._name_may_move = name_may_move
         self._recorder = CallRecorder(context.server, service)
+        self._route = f"/{service}"
 
     def unary(self, kind: type[Q], handler: Handler[Q, A]) -> grpc.RpcMethodHandler[bytes, A]:
         """Create the handler of a method with one message and one answer. kind: the message's class."""
@@ -112,7 +114,7 @@ class MethodHandlers:
         async def serve(messages: AsyncIterator[bytes], context: GrpcContext) -> None:
             async with self._recorder.record_call(context) as call:
                 with self._recorder.record_refusals(call):
-                    self._server.keys.check(call.headers)
+                    self._identify(call)
                 with self._memory.stream() as memory:
 
                     async def answer(message: bytes) -> _ResponseWithHeaders[A]:
@@ -141,10 +143,17 @@ class MethodHandlers:
         return grpc.stream_unary_rpc_method_handler(serve, None, _serialize)
 
     def _admit(self, call: CallContext) -> None:
-        """Check a call with one answer before its message is read. Raises Unauthorized, NotReady, Overloaded."""
-        self._server.keys.check(call.headers)
+        """Check a call with one answer before its message is read.
+
+        Raises Unauthorized, RouteForbidden, NotReady, Overloaded.
+        """
+        self._identify(call)
         self._server.readiness.service()
         self._memory.check()
+
+    def _identify(self, call: CallContext) -> None:
+        """Find the client of a call, which has a task of its own. Raises Unauthorized, RouteForbidden."""
+        current_client.set(self._server.clients.identify(call.headers, self._route))
 
     async def _collect(self, messages: AsyncIterator[bytes], kind: type[Q], memory: CallMemory) -> list[Q]:
         max_messages = self._server.readiness.service().dispatcher.limits.queue_inputs

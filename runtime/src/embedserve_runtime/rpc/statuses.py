@@ -21,6 +21,7 @@ TABLE: dict[type[EmbedserveError], StatusCode] = {
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.NotReady: StatusCode.UNAVAILABLE,
     errors.Unauthorized: StatusCode.UNAUTHENTICATED,
+    errors.RouteForbidden: StatusCode.PERMISSION_DENIED,
     # Errors of start-up cannot come up in a call; if one does, it is a bug.
     errors.EmbedserveError: StatusCode.INTERNAL,
 }

@@ -16,6 +16,7 @@ from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.engines.protocol import AsyncEngine, Engine
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
+from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import isolate
 
@@ -35,12 +36,14 @@ class CompletedRequest(Struct, frozen=True):
 class BatchRequest(Struct, frozen=True):
     """The sequences of a request and the outputs wanted for them.
 
-    max_bytes: bound on the results that differ in length; None for no bound.
+    max_bytes: bound on the results that differ in length; None for no bound. client: who sends it, where clients are
+    told apart.
     """
 
     sequences: Sequence[Tokens]
     wanted: Output
     max_bytes: int | None = None
+    client: Client | None = None
 
 
 OutcomeCallback = Callable[[CompletedRequest | EmbedserveError], None]
@@ -52,8 +55,11 @@ class RequestDispatcher(Protocol):
     @property
     def limits(self) -> Limits: ...
 
-    def check_room(self, inputs: int) -> None:
-        """Refuse a request before anything is spent on tokenising it. Raises BatchTooLarge, NotReady, Overloaded."""
+    def check_room(self, inputs: int, client: Client | None = None) -> None:
+        """Refuse a request before anything is spent on tokenising it, as far as it can be told by then.
+
+        Raises BatchTooLarge, NotReady, Overloaded, RateLimited.
+        """
         ...
 
     def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:

@@ -15,13 +15,13 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.engines.base import get_lengths
 from embedserve_runtime.engines.protocol import Engine
-from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady
+from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady, RequestError
 from embedserve_runtime.scheduling.batches import (
     BatchRequest,
     CompletedRequest,
@@ -30,6 +30,7 @@ from embedserve_runtime.scheduling.batches import (
     OutcomeCallback,
     ScheduledBatch,
 )
+from embedserve_runtime.scheduling.clients import Client, RateLimiter
 from embedserve_runtime.scheduling.executors import SerialExecutor, start_executor
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.scheduling.policy import Limits, Policy, QueueDepth
@@ -47,6 +48,10 @@ class Observer(Protocol):
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None: ...
 
+    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+        """A client's request has come to the queue. refusal: the reason where it was not admitted."""
+        ...
+
 
 class Dispatcher:
     """Owns the queue and the executors."""
@@ -60,6 +65,7 @@ class Dispatcher:
         self._clock = clock
         self._observer = observer
         self._policy = Policy(limits)
+        self._rates = RateLimiter()
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -108,11 +114,16 @@ class Dispatcher:
         with self._lock:
             self._policy.tokens_per_second = tokens_per_second * self._engines
 
-    def check_room(self, inputs: int) -> None:
-        """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded."""
+    def check_room(self, inputs: int, client: Client | None = None) -> None:
+        """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded, RateLimited."""
         if self._closed:
             raise NotReady(self._closed)
-        self._policy.check_room(inputs, 0)
+        if client is None:
+            self._policy.check_room(inputs, 0)
+            return
+        with self._counted(client, inputs, 0, only_refusals=True):
+            self._rates.check(client, 0, self._clock())
+            self._policy.check_room(inputs, 0, client.name)
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
         """Run a request and wait for its results."""
@@ -124,15 +135,42 @@ class Dispatcher:
             raise NotReady(self._closed)
         job = Job(next(self._numbers), request, settle, self._clock())
         lengths = get_lengths(request.sequences)
-        with self._lock:
-            self._policy.admit(job.number, lengths, deadline)
-            self._jobs[job.number] = job
+        if request.client is None:
+            self._admit(job, lengths, deadline)
+        else:
+            self._admit_client(request.client, job, lengths, deadline)
         if self._waiting_executors and not self._wake_is_due:
             # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
             self._loop.call_soon(self._wake_an_executor)
         job.timer = self._loop.call_later(max(0.0, deadline - self._clock()), self._expire, job)
         return job.number
+
+    def _admit(self, job: Job, lengths: Sequence[int], deadline: float, client: str | None = None) -> None:
+        with self._lock:
+            self._policy.admit(job.number, lengths, deadline, client)
+            self._jobs[job.number] = job
+
+    def _admit_client(self, client: Client, job: Job, lengths: Sequence[int], deadline: float) -> None:
+        """Admit a job within the client's rates and its share of the queue. What the queue refuses uses up no rate."""
+        tokens = sum(lengths)
+        with self._counted(client, len(lengths), tokens):
+            self._rates.check(client, tokens, job.admitted)
+            self._admit(job, lengths, deadline, client.name)
+            self._rates.take(client, tokens, job.admitted)
+
+    @contextlib.contextmanager
+    def _counted(
+        self, client: Client, inputs: int, tokens: int, *, only_refusals: bool = False
+    ) -> Iterator[None]:
+        """Tell the observer of a client's request: that it is admitted, or with which reason it is refused inside."""
+        try:
+            yield
+        except RequestError as error:
+            self._observer.client_request(client.name, inputs, tokens, error.reason)
+            raise
+        if not only_refusals:
+            self._observer.client_request(client.name, inputs, tokens, None)
 
     def withdraw(self, number: int) -> None:
         """Take what still waits of a request out of the queue."""

@@ -1,12 +1,18 @@
 """The batching rules: what is admitted, and which inputs form the next batch.
 
-Requests wait in a ring. `form_batch` goes round it: it takes a quantum of tokens (at least one input) from the request
-in front, then moves that to the end, until the token budget is full. So a request with 10,000 inputs gives one quantum
-where a single query gives one. What does not fit is passed over for what does, and
-keeps its place.
+Clients wait in a ring, and the requests of each in a ring of their own. `form_batch` goes round: it takes a quantum of
+tokens (at least one input) from the front request of the front client, then moves both to the end of their rings, until
+the token budget is full. So a request with 10,000 inputs gives one quantum where a single query gives one, and a client
+with 10,000 requests gives one where one with a single request gives one (deficit round robin, Shreedhar and Varghese
+1995, without the deficits: an input cannot be split). What does not fit is passed over for what does, and keeps its
+place. Requests of nobody in particular are those of one client.
 
 How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and
 leaves the front. A request with n requests before it is in one of the next n + 1 batches.
+
+No client fills the queue: where clients are told apart, each may hold as much as is still free, which is half of the
+queue for one and a third for each of two (dynamic thresholds, Choudhury and Hahne 1998). There is always room for one
+more.
 
 Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a
 request is answered when its last input is done, so nobody waits for that order.
@@ -31,6 +37,9 @@ from embedserve_runtime.errors import BatchTooLarge, Overloaded
 QUANTA_PER_BATCH = 8
 # Requests passed over before `form_batch` gives up filling the rest of the budget.
 LOOK_AHEAD = 64
+# How long a batch should take where clients are told apart: a client with one short text waits for the rest of the
+# batch that runs and then for its own. On two cores MiniLM has 0.8 of its throughput with it (docs/clients.md).
+MAX_SHARED_BATCH_SECONDS = 0.010
 # Weight of the newest batch in the measured rate.
 RATE_WEIGHT = 0.2
 # Before anything is measured, and as the shortest and longest wait that a client is told.
@@ -82,10 +91,11 @@ class QueueDepth(Struct, frozen=True):
         if excess_inputs > 0 or excess_tokens > 0:
             raise Overloaded(
                 f"the queue is full: {self.inputs} inputs with {self.tokens} tokens wait",
-                self._seconds_until_free(excess_inputs, excess_tokens),
+                self.compute_retry_seconds(excess_inputs, excess_tokens),
             )
 
-    def _seconds_until_free(self, inputs: int, tokens: int) -> float:
+    def compute_retry_seconds(self, inputs: int, tokens: int) -> float:
+        """Return the seconds until so much has left the queue at the measured rate, within the bounds above."""
         if not self.tokens_per_second:
             return MIN_RETRY_SECONDS
         mean_tokens = self.tokens / self.inputs if self.inputs else 0.0
@@ -143,6 +153,26 @@ class _QueuedRequest:
         return self.order
 
 
+class _ClientQueue:
+    """The requests of one client that wait. tokens, inputs: of all of them."""
+
+    __slots__ = ("inputs", "ring", "tokens")
+
+    def __init__(self) -> None:
+        self.ring: OrderedDict[int, _QueuedRequest] = OrderedDict()
+        self.tokens = 0
+        self.inputs = 0
+
+    def add(self, waiting: _QueuedRequest) -> None:
+        self.ring[waiting.request] = waiting
+        self.tokens += waiting.tokens
+        self.inputs += len(waiting.lengths)
+
+    def forget(self, tokens: int, inputs: int) -> None:
+        self.tokens -= tokens
+        self.inputs -= inputs
+
+
 class Policy:
     """The queue and its rules. Not thread-safe: the caller holds one lock around every call."""
 
@@ -152,7 +182,8 @@ class Policy:
         self.queued_inputs = 0
         self.tokens_per_second: float | None = None
         self._quantum = max(1, limits.batch_tokens // QUANTA_PER_BATCH)
-        self._ring: OrderedDict[int, _QueuedRequest] = OrderedDict()
+        self._clients: OrderedDict[str | None, _ClientQueue] = OrderedDict()
+        self._client_of: dict[int, str | None] = {}
 
     @property
     def queue_seconds(self) -> float:
@@ -163,60 +194,107 @@ class Policy:
     def queue_depth(self) -> QueueDepth:
         return QueueDepth(self.queued_inputs, self.queued_tokens, self.tokens_per_second)
 
-    def check_room(self, inputs: int, tokens: int) -> None:
-        """Raise BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now."""
+    def check_room(self, inputs: int, tokens: int, client: str | None = None) -> None:
+        """Raise BatchTooLarge for what can never be admitted, Overloaded for what cannot be admitted now.
+
+        client: whose request it is; None where clients are not told apart.
+        """
         limits = self.limits
         if (
             self.queued_inputs + inputs > limits.queue_inputs
             or self.queued_tokens + tokens > limits.queue_tokens
         ):
             self.queue_depth.check_room(limits, inputs, tokens)
+        if client is not None and (queue := self._clients.get(client)):
+            self._check_share(client, queue, inputs, tokens)
 
-    def admit(self, request: int, lengths: Sequence[int], deadline: float) -> None:
-        """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`."""
+    def admit(self, request: int, lengths: Sequence[int], deadline: float, client: str | None = None) -> None:
+        """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`.
+
+        client: whose request it is; None where clients are not told apart.
+        """
         tokens = sum(lengths)
-        self.check_room(len(lengths), tokens)
-        self._ring[request] = _QueuedRequest(request, lengths, tokens, deadline)
+        self.check_room(len(lengths), tokens, client)
+        queue = self._clients.get(client)
+        if queue is None:
+            queue = self._clients[client] = _ClientQueue()
+        queue.add(_QueuedRequest(request, lengths, tokens, deadline))
+        self._client_of[request] = client
         self.queued_tokens += tokens
         self.queued_inputs += len(lengths)
 
+    def _check_share(self, client: str, queue: _ClientQueue, inputs: int, tokens: int) -> None:
+        """Raise Overloaded where the client would hold more than what is free for all others."""
+        excess_inputs = queue.inputs + inputs - (self.limits.queue_inputs - self.queued_inputs)
+        excess_tokens = queue.tokens + tokens - (self.limits.queue_tokens - self.queued_tokens)
+        if excess_inputs > 0 or excess_tokens > 0:
+            raise Overloaded(
+                f"client {client!r} has its share of the queue: {queue.inputs} inputs with {queue.tokens} tokens wait",
+                self.queue_depth.compute_retry_seconds(excess_inputs, excess_tokens),
+            )
+
     def cancel(self, request: int) -> None:
         """Drop the inputs of a request that still wait; nothing happens when none do."""
-        if waiting := self._ring.pop(request, None):
-            self._forget(waiting)
+        if request not in self._client_of:
+            return
+        client = self._client_of.pop(request)
+        queue = self._clients[client]
+        self._forget(queue, queue.ring.pop(request))
+        if not queue.ring:
+            del self._clients[client]
 
     def form_batch(self, now: float) -> Batch | None:
         """Form the next batch; None when nothing waits. Requests whose deadline has passed are dropped."""
-        room = self.limits.batch_tokens
+        room = self._compute_budget()
         taken: dict[int, Sequence[int]] = {}
-        passed: list[_QueuedRequest] = []
+        passed: list[tuple[str | None, _ClientQueue, _QueuedRequest]] = []
+        served: set[str | None] = set()
         tokens = inputs = 0
-        while self._ring and tokens < room and len(passed) < LOOK_AHEAD:
-            _, waiting = self._ring.popitem(last=False)
+        while self._clients and tokens < room and len(passed) < LOOK_AHEAD:
+            client, queue = self._clients.popitem(last=False)
+            request, waiting = queue.ring.popitem(last=False)
             if waiting.deadline <= now:
-                self._forget(waiting)
+                del self._client_of[request]
+                self._forget(queue, waiting)
+                if queue.ring:
+                    self._clients[client] = queue
+                    self._clients.move_to_end(client, last=False)
                 continue
             # Who waits alone shares with nobody.
-            quantum = self._quantum if self._ring or passed else room
+            quantum = self._quantum if self._clients or queue.ring or passed else room
             chosen, chosen_tokens = waiting.take_inputs(room - tokens, quantum, any_length=not taken)
             if not chosen:
-                passed.append(waiting)
-                continue
-            if earlier := taken.get(waiting.request):
-                taken[waiting.request] = [*earlier, *chosen]
+                passed.append((client, queue, waiting))
             else:
-                taken[waiting.request] = chosen
-            tokens += chosen_tokens
-            inputs += len(chosen)
-            if waiting.lengths:
-                self._ring[waiting.request] = waiting
-        for waiting in reversed(passed):
-            self._ring[waiting.request] = waiting
-            self._ring.move_to_end(waiting.request, last=False)
+                earlier = taken.get(request)
+                taken[request] = [*earlier, *chosen] if earlier else chosen
+                tokens += chosen_tokens
+                inputs += len(chosen)
+                queue.forget(chosen_tokens, len(chosen))
+                served.add(client)
+                if waiting.lengths:
+                    queue.ring[request] = waiting
+                else:
+                    del self._client_of[request]
+            if queue.ring:
+                self._clients[client] = queue
+        for client, queue, waiting in reversed(passed):
+            queue.ring[waiting.request] = waiting
+            queue.ring.move_to_end(waiting.request, last=False)
+            self._clients[client] = queue
+            if client not in served:
+                self._clients.move_to_end(client, last=False)
         self.queued_tokens -= tokens
         self.queued_inputs -= inputs
         parts = tuple(BatchPart(request, indices) for request, indices in taken.items())
         return Batch(parts, tokens, inputs) if parts else None
+
+    def _compute_budget(self) -> int:
+        """Return the tokens of the next batch: fewer where clients are told apart, as nobody gets in while it runs."""
+        budget = self.limits.batch_tokens
+        if self.tokens_per_second is None or None in self._clients:
+            return budget
+        return min(budget, max(self._quantum, int(self.tokens_per_second * MAX_SHARED_BATCH_SECONDS)))
 
     def record(self, tokens: int, seconds: float) -> None:
         """Learn the engine's rate from a batch that has run."""
@@ -226,6 +304,7 @@ class Policy:
         known = self.tokens_per_second
         self.tokens_per_second = rate if known is None else known + RATE_WEIGHT * (rate - known)
 
-    def _forget(self, waiting: _QueuedRequest) -> None:
+    def _forget(self, queue: _ClientQueue, waiting: _QueuedRequest) -> None:
+        queue.forget(waiting.tokens, len(waiting.lengths))
         self.queued_tokens -= waiting.tokens
         self.queued_inputs -= len(waiting.lengths)

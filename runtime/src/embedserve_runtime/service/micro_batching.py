@@ -19,6 +19,7 @@ from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
+from embedserve_runtime.service.current_client import current_client
 from embedserve_runtime.service.postprocessing import NO_ROWS, postprocess_dense
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 from embedserve_runtime.tokenizing import TruncationRules
@@ -64,6 +65,7 @@ class PendingRequest:
 
     __slots__ = (
         "characters",
+        "client",
         "completed",
         "deadline",
         "is_settled",
@@ -93,6 +95,7 @@ class PendingRequest:
         """on_outcome: called once with the result or the error. on_completed: called when the engine's rows are
         there."""
         self.query = query
+        self.client = current_client.get()
         self.rendering = rendering
         self.characters = sum(map(len, query.inputs))
         self.on_outcome = on_outcome
@@ -198,7 +201,7 @@ class MicroBatcher:
 
     def _submit(self, request: PendingRequest) -> None:
         try:
-            batch_request = BatchRequest(request.sequences, request.query.outputs)
+            batch_request = BatchRequest(request.sequences, request.query.outputs, client=request.client)
             request.number = self._dispatcher.start(batch_request, request.deadline, request.complete)
         except EmbedserveError as error:
             request.settle(error)

@@ -25,6 +25,7 @@ from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
+from embedserve_runtime.service.current_client import current_client
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
@@ -121,7 +122,7 @@ class EmbeddingService:
             check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
         wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
-        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes)
+        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes, current_client.get())
         results, usage = await self._submit(request, characters, started, query.timeout)
         if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
             finished = postprocess_outputs(self.card, results, query, span_tokens)
@@ -152,7 +153,11 @@ class EmbeddingService:
             self._compute_deadline(started, query.timeout),
             lambda: encoder.split(texts, prompt, self._truncation_rules(query)),
         )
-        request = BatchRequest([chunk.sequence for chunks in split for chunk in chunks], Output.DENSE)
+        request = BatchRequest(
+            [chunk.sequence for chunks in split for chunk in chunks],
+            Output.DENSE,
+            client=current_client.get(),
+        )
         results, usage = await self._submit(request, sum(map(len, texts)), started, query.timeout)
         assert results.dense is not None, "asked for"
         rows = await self.run_in_thread(postprocess_dense, self.card, results.dense, query)
@@ -171,7 +176,7 @@ class EmbeddingService:
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
         deadline = self._compute_deadline(started, query.timeout)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
-        request = BatchRequest(sequences, Output.LOGITS)
+        request = BatchRequest(sequences, Output.LOGITS, client=current_client.get())
         results, usage = await self._submit(request, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
@@ -236,7 +241,7 @@ class EmbeddingService:
         Raises EmptyInput, BatchTooLarge, Overloaded, NotReady.
         """
         self.check_count(count)
-        self.dispatcher.check_room(count)
+        self.dispatcher.check_room(count, current_client.get())
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -245,7 +250,7 @@ class EmbeddingService:
         """Refuse what can be refused before any work is done, in TEI's order."""
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
-        self.dispatcher.check_room(len(query.inputs))
+        self.dispatcher.check_room(len(query.inputs), current_client.get())
         if (lacking := self._find_missing_output(query.outputs)) is not None:
             given = _name_outputs(self.card.outputs)
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
@@ -262,7 +267,7 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         head = self._require_reranker() if query.ranks else None
         self.check_count(len(query.items))
-        self.dispatcher.check_room(len(query.items))
+        self.dispatcher.check_room(len(query.items), current_client.get())
         head = head or self._require_classifier("classifier")
         if head.template is None and query.instruction is not None:
             raise InvalidInput("this model takes no `instruction`")

@@ -24,9 +24,9 @@ from typing import NoReturn, TypeVar
 
 import uvloop
 
-from embedserve_runtime.api.api_keys import read_key_file
 from embedserve_runtime.api.app import create_management_app
 from embedserve_runtime.api.context import ServerContext
+from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.nodes import stay_on_one_node
 from embedserve_runtime.cpu.quota import usable_cpus

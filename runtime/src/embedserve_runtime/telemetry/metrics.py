@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -27,6 +27,8 @@ POWERS_OF_TWO = tuple(float(2**k) for k in range(17))
 TEI_BATCH_SIZES = tuple(float(2**k) for k in range(13))
 TEI_BATCH_TOKENS = tuple(float(2**k) for k in range(21))
 
+MAX_CLIENT_NAMES = 1_000
+OTHER_CLIENTS = "_other"
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,6 +74,7 @@ class Metrics:
         self._queue: QueueState | None = None
         self._runners: Sequence[MeasuredRunner] = ()
         self._engine = _EngineSeries()
+        self._clients = _ClientSeries(self.registry)
         self._add_gauges()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -86,6 +89,9 @@ class Metrics:
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
         self._engine.batch_done(inputs, tokens, padding, seconds, failed)
+
+    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+        self._clients.count(client, inputs, tokens, refusal)
 
     def worker_replaced(self) -> None:
         self._engine.worker_replaced()
@@ -210,6 +216,39 @@ class _EngineSeries:
 
     def metrics(self) -> Iterator[Metric]:
         return self._layout.metrics([self._row])
+
+
+class _ClientSeries:
+    """Counts what the clients use, where they are told apart.
+
+    Names come from keys and from a gateway's header, so their number is bounded: those beyond it are counted together.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "embedserve_client_requests",
+            "Requests of a client that came to the queue; reason: empty, or why they were refused.",
+            ("client", "reason"),
+            registry=registry,
+        )
+        self._inputs = Counter(
+            "embedserve_client_inputs", "Inputs of a client admitted.", ("client",), registry=registry
+        )
+        self._tokens = Counter(
+            "embedserve_client_tokens", "Tokens of a client admitted.", ("client",), registry=registry
+        )
+        self._names: set[str] = set()
+
+    def count(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+        if client not in self._names:
+            if len(self._names) >= MAX_CLIENT_NAMES:
+                client = OTHER_CLIENTS
+            else:
+                self._names.add(client)
+        self._requests.labels(client, refusal or "").inc()
+        if refusal is None:
+            self._inputs.labels(client).inc(inputs)
+            self._tokens.labels(client).inc(tokens)
 
 
 class _MetricsCollector(Collector):

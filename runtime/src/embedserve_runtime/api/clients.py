@@ -1,0 +1,62 @@
+"""Tells clients apart: by the API key, or by a header of the gateway in front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.key_file import ApiKey
+from embedserve_runtime.scheduling.clients import Client
+
+ANONYMOUS = "anonymous"
+"""The client of requests without the gateway's header."""
+MAX_NAME_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Who may send requests, and as whom.
+
+    header: in lower case; it counts where the key has no name. requests_per_minute, tokens_per_minute: of each client
+    whose key does not say otherwise.
+    """
+
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    header: bytes | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    @property
+    def needs_identity(self) -> bool:
+        """Whether requests have to be identified: for a key, for shares of the queue, or for rates."""
+        rates = (self.requests_per_minute, self.tokens_per_minute)
+        return bool(self.keys) or self.header is not None or any(one is not None for one in rates)
+
+    def identify(self, headers: Mapping[bytes, bytes], route: str) -> Client | None:
+        """Return the client of a request; None where clients are not told apart.
+
+        route: a path, or `/` and the name of a gRPC service. Raises Unauthorized, RouteForbidden.
+        """
+        checked = self.keys.check(headers, route)
+        key, place, count = checked or (None, 0, 0)
+        if key is not None and key.name is not None:
+            return self._make_client(key.name, key)
+        if self.header is not None:
+            return self._make_client(_read_name(headers.get(self.header, b"")), key)
+        if count > 1:
+            return self._make_client(f"key-{place + 1}", key)
+        client = self._make_client(ANONYMOUS, key)
+        has_rates = client.requests_per_minute is not None or client.tokens_per_minute is not None
+        return client if has_rates else None
+
+    def _make_client(self, name: str, key: ApiKey | None) -> Client:
+        requests = None if key is None else key.requests_per_minute
+        tokens = None if key is None else key.tokens_per_minute
+        return Client(name, requests or self.requests_per_minute, tokens or self.tokens_per_minute)
+
+
+def _read_name(value: bytes) -> str:
+    """Return a header's value as a name that logs and metrics can show."""
+    text = value.decode("ascii", "replace").strip()[:MAX_NAME_LENGTH]
+    return text if text and text.isprintable() else ANONYMOUS

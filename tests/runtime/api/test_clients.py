@@ -1,0 +1,108 @@
+"""Clients are told apart by key or header, share the queue, and have rates of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+
+from embedserve_runtime.api.api_keys import ApiKeys
+from embedserve_runtime.api.clients import ANONYMOUS, MAX_NAME_LENGTH, Clients
+from embedserve_runtime.scheduling.clients import Client
+from embedserve_runtime.scheduling.policy import Limits
+from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_runners import GatedRun
+
+TWO_KEYS = ApiKeys([SecretStr("k1"), SecretStr("k2")])
+ONE_KEY = ApiKeys([SecretStr("k1")])
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> ApiKeys:
+    (tmp_path / "keys").write_text("keys: [{name: search, key: k1, requests_per_minute: 5}]")
+    return ApiKeys(file=tmp_path / "keys")
+
+
+@pytest.mark.parametrize(
+    ("clients", "headers", "want"),
+    [
+        (Clients(), {}, None),
+        (Clients(ONE_KEY), {b"authorization": b"Bearer k1"}, None),
+        (Clients(TWO_KEYS), {b"authorization": b"Bearer k2"}, Client("key-2")),
+        (Clients(header=b"x-tenant"), {b"x-tenant": b"acme"}, Client("acme")),
+        (Clients(header=b"x-tenant"), {}, Client(ANONYMOUS)),
+        (Clients(header=b"x-tenant"), {b"x-tenant": b"a\x00b"}, Client(ANONYMOUS)),
+        (Clients(header=b"x-tenant"), {b"x-tenant": b"a" * 500}, Client("a" * MAX_NAME_LENGTH)),
+        (Clients(requests_per_minute=3), {}, Client(ANONYMOUS, 3)),
+        (
+            Clients(TWO_KEYS, b"x-tenant", tokens_per_minute=9),
+            {b"authorization": b"Bearer k1", b"x-tenant": b"acme"},
+            Client("acme", None, 9),
+        ),
+    ],
+)
+def test_who_a_request_is_from(clients: Clients, headers: dict[bytes, bytes], want: Client | None) -> None:
+    assert clients.identify(headers, "/embed") == want
+
+
+def test_the_name_of_a_key_and_its_rates_come_before_those_of_the_server(named: ApiKeys) -> None:
+    clients = Clients(named, b"x-tenant", requests_per_minute=100, tokens_per_minute=7)
+    headers = {b"authorization": b"Bearer k1", b"x-tenant": b"somebody else"}
+    assert clients.identify(headers, "/embed") == Client("search", 5, 7)
+
+
+async def embed(server: InProcessServer, tenant: str, texts: list[str]) -> int:
+    response = await server.client.post("/embed", json={"inputs": texts}, headers={"x-tenant": tenant})
+    return response.status_code
+
+
+async def read_counts(server: InProcessServer, name: str) -> dict[tuple[str, ...], float]:
+    page = (await server.client.get("/metrics")).text
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+async def test_beyond_its_rate_a_client_is_told_when_to_come_back_and_others_are_served() -> None:
+    clients = Clients(header=b"x-tenant", requests_per_minute=2)
+    async with serve_in_process(clients=clients) as server:
+        assert [await embed(server, "greedy", ["a"]) for _ in range(3)] == [200, 200, 429]
+        refused = await server.client.post(
+            "/v1/embeddings", json={"input": "a", "model": "tiny"}, headers={"x-tenant": "greedy"}
+        )
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "RateLimited"
+        assert 1 <= int(refused.headers["retry-after"]) <= 30
+        assert await embed(server, "other", ["a"]) == 200
+        counts = await read_counts(server, "embedserve_client_requests_total")
+        tokens = await read_counts(server, "embedserve_client_tokens_total")
+    assert counts == {("greedy", ""): 2.0, ("greedy", "RateLimited"): 2.0, ("other", ""): 1.0}
+    assert tokens[("greedy",)] == 2 * tokens[("other",)] > 0
+
+
+async def test_a_client_that_floods_the_queue_leaves_room_for_another() -> None:
+    gate = GatedRun()
+    limits = Limits(batch_tokens=16, queue_tokens=10_000, queue_inputs=40)
+    async with serve_in_process(gate, clients=Clients(header=b"x-tenant"), limits=limits) as server:
+        flood = [asyncio.create_task(embed(server, "greedy", [f"text {n}"])) for n in range(60)]
+        await asyncio.to_thread(gate.entered.acquire)
+        await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+        small = asyncio.create_task(embed(server, "small", ["one", "two"]))
+        for _ in range(70):
+            gate.release()
+        assert await small == 200
+        statuses = await asyncio.gather(*flood)
+    assert statuses.count(429) >= 15, "no more than half of the queue is one client's"
+    assert statuses.count(200) >= 15
+
+
+async def test_without_a_header_or_several_keys_nobody_is_told_apart() -> None:
+    async with serve_in_process() as server:
+        assert await embed(server, "somebody", ["a"]) == 200
+        assert await read_counts(server, "embedserve_client_requests_total") == {}
