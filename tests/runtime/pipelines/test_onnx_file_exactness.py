@@ -42,18 +42,14 @@ def write_dense(folder: Path, *widths: int) -> list[torch.nn.Linear]:
     """Write modules.json with mean pooling, Dense modules with tanh from width to width, and Normalize; return their
     layers."""
     kinds = ["Transformer", "Pooling", *["Dense"] * (len(widths) - 1), "Normalize"]
+    folders = [f"{number}_{kind}" if number else "" for number, kind in enumerate(kinds)]
     lines = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": f"{number}_{kind}" if number else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(zip(kinds, folders, strict=True))
     ]
     (folder / "modules.json").write_text(json.dumps(lines))
-    for line in lines[1:-1]:
-        (folder / line["path"]).mkdir()
+    for path in folders[1:-1]:
+        (folder / path).mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     torch.manual_seed(4)
     layers = []

@@ -109,7 +109,7 @@ def _parse_model(model: memoryview) -> OnnxDeclaration:
     operators = [_iterate_operators(graphs[0], GRAPH_NODE)]
     operators += [_iterate_operators(value, FUNCTION_NODE) for number, value in parts if number == 25]
     inputs = [value for value in inputs if value.name not in own]
-    elements = {one.element for one in (*inputs, *outputs, *own.values())}
+    elements = {value.element for value in (*inputs, *outputs)} | {one.element for one in own.values()}
     return OnnxDeclaration(
         tuple(inputs),
         tuple(outputs),

@@ -103,8 +103,9 @@ class BundledOnnxEngine:
                     fitting = self._check_shape(output, (*tokens.shape, columns[name]), name)
                     made[name][tokens[real]] = fitting[real]
         if graph.has_float16:
-            for name in {graph.hidden, graph.rows if graph.rows_are == "dense" else None} & made.keys():
-                _mark_overflow(made[name])
+            for name, vectors in made.items():
+                if name == graph.hidden or (name == graph.rows and graph.rows_are == "dense"):
+                    _mark_overflow(vectors)
         return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
 
     def _call(
