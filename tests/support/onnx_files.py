@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -16,7 +17,7 @@ from transformers import BertForSequenceClassification, BertForTokenClassificati
 from tests.support.models import small_tokenizer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-OPSET, IR_VERSION = 17, 8
+OPSET, IR_VERSION = 18, 8
 
 
 class _Exported(torch.nn.Module):
@@ -96,22 +97,31 @@ def table_graph(
     further: Sequence[tuple[str, int, Sequence[int | str]]] = (),
     external: str | None = None,
     half: bool = False,
+    normalized: Literal["states", "rows"] | None = None,
+    quantizes: bool = False,
+    large_rows: Sequence[int] = (),
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     """A graph whose hidden state of a token is its row of a table. Returns the table.
 
-    outputs: names and declared shapes; those of rank 2 are the states' sum over the real tokens.
+    outputs: names and declared shapes; those of rank 2 are the states' sum over the real tokens. normalized: what the
+    graph divides by its norm. quantizes: states are rounded to 8 bit with one range for the batch. large_rows: of the
+    table, whose norm is too large for float16.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     table = np.random.default_rng(3).standard_normal((50, 4), dtype=np.float32)
+    table[[*large_rows]] = 40_000
     numbers = np.float16 if half else np.float32
     float_type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     inputs = [("input_ids", element, ["b", "s"]), ("attention_mask", element, ["b", "s"]), *further]
     nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["states"]),
+        helper.make_node("Gather", ["table", "input_ids"], ["read"]),
+        *_write_rounding("read", "rounded", does=quantizes),
+        *_write_norm("rounded", "states", "last", does=normalized == "states"),
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=float_type),
         helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
         helper.make_node("Mul", ["states", "column"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "middle"], ["sums"], keepdims=0),
+        helper.make_node("ReduceSum", ["kept", "middle"], ["totals"], keepdims=0),
+        *_write_norm("totals", "sums", "middle", does=normalized == "rows"),
         *(
             helper.make_node(
                 "Identity", ["sums" if shape is not None and len(shape) == 2 else "states"], [name]
@@ -121,7 +131,8 @@ def table_graph(
     ]
     weights = numpy_helper.from_array(table.astype(numbers), "table")
     constants = [
-        numpy_helper.from_array(np.array([place]), name) for name, place in (("last", 2), ("middle", 1))
+        numpy_helper.from_array(np.array(1e-6, numbers), "eps"),
+        *(numpy_helper.from_array(np.array([place]), name) for name, place in (("last", 2), ("middle", 1))),
     ]
     graph = helper.make_graph(
         nodes,
@@ -136,6 +147,27 @@ def table_graph(
     else:
         onnx.save(model, str(file), save_as_external_data=True, location=external, size_threshold=100)
     return table
+
+
+def _write_rounding(source: str, target: str, *, does: bool) -> list[onnx.NodeProto]:
+    if not does:
+        return [helper.make_node("Identity", [source], [target])]
+    parts = ["bytes", "scale", "zero"]
+    return [
+        helper.make_node("DynamicQuantizeLinear", [source], parts),
+        helper.make_node("DequantizeLinear", parts, [target]),
+    ]
+
+
+def _write_norm(source: str, target: str, axis: str, *, does: bool) -> list[onnx.NodeProto]:
+    if not does:
+        return [helper.make_node("Identity", [source], [target])]
+    return [
+        helper.make_node("ReduceL2", [source, axis], ["norm"], keepdims=1),
+        # ONNX Runtime computes this step in float16, and most others in float32.
+        helper.make_node("Max", ["norm", "eps"], ["divisor"]),
+        helper.make_node("Div", [source, "divisor"], [target]),
+    ]
 
 
 def unknown_family(folder: Path, **config: object) -> Path:

@@ -51,6 +51,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "kind": _find_kind(card),
         "family": encoder.family,
         "onnxFile": _find_onnx_file(located.folder, body) if isinstance(body, BundledOnnx) else None,
+        "batchQuantizers": list(body.batch_quantizers) if isinstance(body, BundledOnnx) else [],
         "layers": None if body is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
@@ -292,6 +293,11 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "Adapter", [f"LoRA for {facts['adapter']['base']}, {facts['adapter']['modules']} modules"]
     if facts["ignoredSettings"]:
         yield "Ignored", facts["ignoredSettings"]
+    if facts["batchQuantizers"]:
+        yield (
+            "Batching",
+            [f"each text is run alone: {', '.join(facts['batchQuantizers'])} is over a whole batch"],
+        )
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
     if facts["artifact"] is not None:
         yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]

@@ -223,6 +223,7 @@ class EngineFacts:
     parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
     threads: that compute, of an engine that shares the cores with what goes on around it.
     at_once: batches that are best run at once, each called from a thread of its own.
+    max_sequences: that a batch is taken apart into, since values would depend on what else is in it; None for any.
     """
 
     kind: str
@@ -232,6 +233,7 @@ class EngineFacts:
     parity: float | None = None
     threads: int | None = None
     at_once: int = 1
+    max_sequences: int | None = None
 
 
 class EncoderEngine(Protocol):

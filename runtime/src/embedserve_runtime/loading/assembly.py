@@ -90,7 +90,9 @@ def open_bundled_runner(
 ) -> Runner:
     engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
     if graph.rows is not None:
-        return BundledOnnxRunner(card, graph, engine)
+        return BundledOnnxRunner(
+            card, graph, engine, partial(apply_layers, _load_dense_layers(card, tensors))
+        )
     dense = _load_dense_head(card, tensors)
     lexical = next((head for head in card.token_heads if isinstance(head, LexicalHead)), None)
     if lexical is not None:

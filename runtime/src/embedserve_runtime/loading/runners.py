@@ -47,6 +47,12 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     tensors = ModelTensors(located.folder)
     if isinstance(card.body, BundledOnnx):
         check_graph(config.engine)
+        if card.body.runs_singly:
+            log.info(
+                "the ONNX file finds one range of 8 bit for a whole batch: each text is run alone, for the same values "
+                "whatever is beside it",
+                extra={"file": card.body.file.name, "operators": card.body.batch_quantizers},
+            )
         return [open_bundled_runner(card, card.body, tensors, config.engine)]
     if is_table(card):
         check_static(config.engine)

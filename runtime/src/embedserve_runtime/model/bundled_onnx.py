@@ -32,6 +32,9 @@ CACHE_PREFIX = "past_key_values."
 HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
 ROW_NAMES = ("sentence_embedding",)
 LOGITS = "logits"
+# Operators that find one range of 8 bit for all of a batch, so that a text's values depend on the texts beside it: of
+# ONNX, and what ONNX Runtime and its quantiser write in their place.
+BATCH_QUANTIZERS = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
 DEFAULT_LENGTH = 512
 
@@ -73,6 +76,8 @@ class BundledOnnx:
     inputs: what it is fed. hidden: the output (batch, tokens, size); None where the graph keeps it.
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
     width: columns of `rows`, None without. size: columns of `hidden`, of `rows` where the graph keeps it.
+    is_width_declared: whether the file says `width`, which else is that of config.json.
+    batch_quantizers: its operators that are in BATCH_QUANTIZERS. has_float16: see `OnnxDeclaration`.
     weights: the output (batch, tokens, 1) beside `hidden` that holds a weight for each token; None without.
     external: files of its weights, relative to its folder. pad: token id at padded places, on `pad_side`.
     contents: digests of the files, since neither weights nor operations can be compared with another file's by name.
@@ -92,6 +97,14 @@ class BundledOnnx:
     pad_side: Literal["left", "right"]
     contents: tuple[str, ...] = ()
     origin: tuple[tuple[str, str], ...] = ()
+    is_width_declared: bool = field(default=True, metadata=NOT_HASHED)
+    batch_quantizers: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
+    has_float16: bool = field(default=False, metadata=NOT_HASHED)
+
+    @property
+    def runs_singly(self) -> bool:
+        """Whether each text is run alone, since beside others it would get other values."""
+        return bool(self.batch_quantizers)
 
     @property
     def files(self) -> list[Path]:
@@ -143,8 +156,7 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
     """
     declared = read_declaration(file)
     for name in declared.external:
-        if not (file.parent / name).is_file():
-            raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
+        _check_external(file, name)
     config = read_graph_config(home)
     hidden = _find_hidden_states(file, declared.outputs)
     rows, rows_are = _find_rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
@@ -170,7 +182,24 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
         weights=None if rows is not None else _find_token_weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
+        is_width_declared=rows is None or _read_declared_size(rows) is not None,
+        batch_quantizers=tuple(sorted(declared.operators & BATCH_QUANTIZERS)),
+        has_float16=declared.has_float16,
     )
+
+
+def _check_external(file: Path, name: str) -> None:
+    """Raise ModelInvalid for weights outside the file's folder, which ONNX Runtime refuses to read, and
+    ModelFileMissing where they are not there. name: relative to that folder."""
+    weights = file.parent / name
+    # The second folder is the one of a file that is a link, as in the hub's own cache.
+    folders = (file.parent.resolve(), file.resolve().parent)
+    if Path(name).is_absolute() or not any(weights.resolve().is_relative_to(one) for one in folders):
+        raise ModelInvalid(
+            f"{file}: its weights {name} lie outside its folder; put them beside the ONNX file and name them so in it"
+        )
+    if not weights.is_file():
+        raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
 
 
 def read_graph_config(home: ModelFiles) -> GraphConfig:
@@ -282,12 +311,16 @@ def _check_input(file: Path, value: Value) -> Value:
 
 
 def _read_last_size(value: Value, config: GraphConfig, file: Path) -> int:
-    size = (value.shape[-1] if value.shape else None) or config.size
+    size = _read_declared_size(value) or config.size
     if size is None:
         raise ModelInvalid(
             f"{file}: output {value.name} {_format_shape(value)} does not say its size, nor does config.json"
         )
     return size
+
+
+def _read_declared_size(value: Value) -> int | None:
+    return value.shape[-1] if value.shape else None
 
 
 def _format_shape(value: Value) -> str:

@@ -21,6 +21,7 @@ from embedserve_runtime.model.bundled_onnx import (
     describe_graph_weights,
     digest_graph,
     read_graph,
+    read_graph_config,
 )
 from embedserve_runtime.model.card import ModelCard, TokenizerSettings
 from embedserve_runtime.model.config_overrides import (
@@ -32,6 +33,7 @@ from embedserve_runtime.model.config_overrides import (
 from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
 from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.graph_pipeline import choose_dense_output, resolve_graph_pipeline
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -51,7 +53,7 @@ from embedserve_runtime.model.heads.reading import (
 from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.lora import read_adapter
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
-from embedserve_runtime.model.pipeline import Pipeline, Pooling
+from embedserve_runtime.model.pipeline import DenseLayer, Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.tensors import ModelTensors
@@ -88,15 +90,16 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
             f"{TOKENIZER_FILE} not found in {home.path}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
-    graph = _find_graph(source, layout)
-    if graph is None:
+    found = _find_graph(source, layout)
+    if found is None:
         return replace(_describe_encoder(source, layout), adapter=adapter)
     if adapter is not None:
         raise UnsupportedArchitecture(
             f"{home.path}: its LoRA adapter cannot be merged into an ONNX file; merge it into the weights of "
             f"{adapter.base} (`merge_and_unload()` of peft), save and export those"
         )
-    return _describe_graph(source, layout, graph)
+    graph, layers = found
+    return _describe_graph(source, layout, graph, layers)
 
 
 def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
@@ -147,9 +150,9 @@ def _has_pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
     return encoder.embeddings.token_types > 1 and layout.token_types
 
 
-def _find_graph(source: CardSource, layout: ModelLayout) -> BundledOnnx | None:
-    """The ONNX file that is run: the one asked for, else one where no family fits, of the folder or an export in the
-    store; None where a family runs."""
+def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, tuple[DenseLayer, ...]] | None:
+    """The ONNX file that is run, and the dense layers behind it: the one asked for, else one where no family fits, of
+    the folder or an export in the store; None where a family runs."""
     files, settings, modules = source.files, source.settings, layout.modules
     home = files.enter_folder(modules.transformer)
     origin: Origin = ()
@@ -166,13 +169,16 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> BundledOnnx | None:
             f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
         )
     graph = read_graph(home, files.path / name, task=settings.task, pooled=settings.pooling != "auto")
+    layers = modules.dense
+    if graph.rows is not None and graph.rows_are == "dense":
+        graph, layers = choose_dense_output(graph, read_graph_config(home), modules, settings)
     if graph.rows is not None and graph.rows_are == "dense" and not modules.include_prompt:
         raise UnsupportedArchitecture(
             f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
             "hidden states too"
         )
     # An export is known by what it was made from.
-    return replace(graph, origin=origin) if origin else digest_graph(graph)
+    return (replace(graph, origin=origin) if origin else digest_graph(graph)), layers
 
 
 def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
@@ -188,9 +194,11 @@ def _open_export(source: CardSource, folder: str, without: UnsupportedArchitectu
     return tuple(sorted(origin.items())), str(found)
 
 
-def _describe_graph(source: CardSource, layout: ModelLayout, graph: BundledOnnx) -> ModelCard:
-    files, settings, modules = source.files, source.settings, layout.modules
-    home = files.enter_folder(modules.transformer)
+def _describe_graph(
+    source: CardSource, layout: ModelLayout, graph: BundledOnnx, layers: tuple[DenseLayer, ...]
+) -> ModelCard:
+    files, settings = source.files, source.settings
+    home = files.enter_folder(layout.modules.transformer)
     encoder = describe_graph_encoder(home, graph)
     with suppress(ModelError):  # no family: what config.json says in general is all there is
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
@@ -200,11 +208,7 @@ def _describe_graph(source: CardSource, layout: ModelLayout, graph: BundledOnnx)
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     elif graph.rows_are == "dense":
-        # Poolings and dense modules are in the graph; normalising twice changes nothing.
-        sized = replace(encoder, hidden_size=graph.width or 0)
-        first = None if modules.pooling is None else modules.pooling[:1]
-        pooled = replace(layout, modules=replace(modules, pooling=first, dense=()))
-        pipeline = resolve_pipeline(sized, pooled, settings)
+        pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:
         task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)

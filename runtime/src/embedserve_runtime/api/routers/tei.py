@@ -205,6 +205,7 @@ def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
         attention=first.attention,
         parity=first.parity,
         threads=first.threads,
+        max_sequences=first.max_sequences,
     )
 
 

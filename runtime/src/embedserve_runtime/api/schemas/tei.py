@@ -249,6 +249,10 @@ class EngineBody(ApiModel):
     threads: int | None = Field(
         description="How many threads compute, where the engine shares the cores.", examples=[8]
     )
+    max_sequences: int | None = Field(
+        description="1 where each text is run alone, since its values would depend on the texts beside it.",
+        examples=[1],
+    )
 
 
 class InfoBody(ApiModel):
@@ -296,6 +300,7 @@ class InfoBody(ApiModel):
                 "attention": None,
                 "parity": None,
                 "threads": 8,
+                "max_sequences": None,
             }
         ],
     )

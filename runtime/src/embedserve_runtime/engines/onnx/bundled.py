@@ -3,7 +3,7 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,8 @@ class BundledOnnxEngine:
 
     def __init__(self, graph: BundledOnnx, hidden_size: int, threads: int) -> None:
         """Load the file. Raises ModelInvalid when ONNX Runtime cannot load the file."""
-        self.facts = EngineFacts("onnx", "cpu", "as stored", threads=threads)
+        alone = 1 if graph.runs_singly else None
+        self.facts = EngineFacts("onnx", "cpu", "as stored", threads=threads, max_sequences=alone)
         self._graph = graph
         self.padding = 0
         self._hidden_size = hidden_size
@@ -93,7 +94,7 @@ class BundledOnnxEngine:
             for name in names
         }
         self.padding = -batch.tokens
-        for members, tokens, real in _iterate_blocks(batch, graph.pad_side):
+        for members, tokens, real in _iterate_blocks(batch, graph):
             self.padding += real.size
             for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
                 if name == graph.rows:
@@ -101,6 +102,10 @@ class BundledOnnxEngine:
                 else:
                     fitting = self._check_shape(output, (*tokens.shape, columns[name]), name)
                     made[name][tokens[real]] = fitting[real]
+        if graph.has_float16:
+            for name, vectors in made.items():
+                if name == graph.hidden or (name == graph.rows and graph.rows_are == "dense"):
+                    _mark_overflow(vectors)
         return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
 
     def _call(
@@ -140,11 +145,20 @@ class BundledOnnxEngine:
         return output.astype(np.float32, copy=False)
 
 
-def _iterate_blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
+def _mark_overflow(vectors: FloatArray) -> None:
+    """Make rows of zeros not finite, in place, so that they are answered as an error: of a sum that overflows float16
+    a graph makes zeros where it divides by it, to normalise a vector or a hidden state."""
+    vectors[~vectors.any(axis=1)] = np.nan
+
+
+def _iterate_blocks(
+    batch: PackedBatch, graph: BundledOnnx
+) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
     """Blocks of sequences: their numbers (n,); for each padded place the packed token it shows (n, length), at padded
     places the sequence's first; which places are real (n, length)."""
-    order = np.argsort(-batch.lengths, kind="stable")
-    ends = np.cumsum(choose_padded_sizes(batch.lengths[order]))
+    side, order = graph.pad_side, np.argsort(-batch.lengths, kind="stable")
+    sizes = [1] * len(order) if graph.runs_singly else choose_padded_sizes(batch.lengths[order])
+    ends = np.cumsum(sizes)
     for members in np.split(order, ends[:-1]):
         lengths: Int32Array = batch.lengths[members][:, None]
         max_length = int(lengths.max())
@@ -154,11 +168,20 @@ def _iterate_blocks(batch: PackedBatch, side: str) -> Iterator[tuple[Array, Arra
 
 
 class BundledOnnxRunner:
-    """A graph that gives whole rows: dense vectors or logits, used as they come."""
+    """A graph that gives whole rows: logits, used as they come, or dense vectors with the layers that the graph lacks
+    behind them."""
 
-    def __init__(self, card: ModelCard, graph: BundledOnnx, engine: BundledOnnxEngine) -> None:
+    def __init__(
+        self,
+        card: ModelCard,
+        graph: BundledOnnx,
+        engine: BundledOnnxEngine,
+        apply_dense: Callable[[FloatArray], FloatArray],
+    ) -> None:
+        """apply_dense: applies the card's dense modules to rows of the graph."""
         self._card = card
         self._logits = graph.rows_are == "logits"
+        self._apply_dense = apply_dense
         self._engine = engine
         self.engine = engine.facts
         self.recomputed = 0
@@ -177,7 +200,7 @@ class BundledOnnxRunner:
         )
         rows, hidden = made.rows, made.hidden
         return Results(
-            dense=None if self._logits else rows,
+            dense=None if self._logits or rows is None else self._apply_dense(rows),
             logits=rows if self._logits else None,
             hidden=None if hidden is None else np.split(hidden, batch.cu_seqlens[1:-1]),
             padding=self._engine.padding,
