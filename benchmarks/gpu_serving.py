@@ -39,6 +39,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder
 
 TEXTS = 32
+BODIES = 64
 # Enough requests in hand to fill the largest batch twice.
 CASES = {"512 tokens": (512, 16, 0.90), "50 tokens": (50, 64, 0.75)}
 SERVER = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
@@ -114,8 +115,12 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def body_of(length: int) -> bytes:
-    source = np.random.default_rng(0)
+def bodies_of(length: int) -> list[bytes]:
+    """Bodies without a text in common: the server runs equal texts that are in flight once."""
+    return [_body_of(length, np.random.default_rng(seed)) for seed in range(BODIES)]
+
+
+def _body_of(length: int, source: np.random.Generator) -> bytes:
     texts = [
         " ".join(f"w{number}" for number in source.integers(0, VOCABULARY - 4, length - 2))
         for _ in range(TEXTS)
@@ -147,11 +152,11 @@ def main() -> None:
             with served(folder, port, workers) as server:
                 print(f"{workers} workers, ready after {server.ready:.1f} s; {info(port)}", flush=True)
                 for case, (length, connections, bar) in CASES.items():
-                    body = body_of(length)
-                    uvloop.run(load(port, b"/v1/embeddings", body, connections, 1.0))
+                    bodies = bodies_of(length)
+                    uvloop.run(load(port, b"/v1/embeddings", bodies, connections, 1.0))
                     started = time.perf_counter()
                     latencies = uvloop.run(
-                        load(port, b"/v1/embeddings", body, connections, arguments.seconds)
+                        load(port, b"/v1/embeddings", bodies, connections, arguments.seconds)
                     )
                     took = time.perf_counter() - started
                     tokens = len(latencies) * TEXTS * length / took

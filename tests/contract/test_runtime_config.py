@@ -96,6 +96,7 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
     assert (batching.max_batch_tokens, batching.max_queue_tokens) == (16384, 500000)
     assert (batching.max_queue_inputs, batching.max_client_batch_size) == (10000, 128)
     assert batching.request_timeout_seconds == 60
+    assert (batching.cache_bytes, batching.cache_seconds) == (2**28, 600)
     assert config.server.served_model_name == "docs"
     assert config.server.openai_token_ids
     assert config.server.client_header == "X-Tenant"

@@ -40,7 +40,7 @@ async def test_a_full_queue_is_429_with_the_seconds_to_wait() -> None:
     async with serve_in_process(gate, limits=Limits(8, 1_000, queue_inputs=2)) as server:
         running = post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
-        waiting = post(server, inputs=["hello", "world"])
+        waiting = post(server, inputs=["list", "world"])
         await queued(server, 2)
         refused = await post(server, inputs="hello")
         assert refused.status_code == 429

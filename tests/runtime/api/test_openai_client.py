@@ -81,7 +81,7 @@ async def test_a_full_queue_is_a_rate_limit_error() -> None:
     ):
         running = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
         await asyncio.to_thread(gate.entered.acquire)
-        waiting = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
+        waiting = asyncio.create_task(server.client.post("/embed", json={"inputs": "world"}))
         while not server.dispatcher.queued_inputs:  # noqa: ASYNC110  # turns of the loop, no time
             await asyncio.sleep(0)
         with pytest.raises(openai.RateLimitError) as caught:

@@ -19,7 +19,7 @@ async def test_texts_are_read_and_tokenised_and_answers_written_while_the_engine
     async with serve_in_process(first_batch) as server:
         first = asyncio.create_task(server.client.post("/embed", json={"inputs": "hello"}))
         await asyncio.to_thread(first_batch.entered.acquire)
-        second = asyncio.create_task(server.client.post("/embed", json={"inputs": ["hello", "world"]}))
+        second = asyncio.create_task(server.client.post("/embed", json={"inputs": ["good", "world"]}))
         while server.dispatcher.queued_inputs < 2:  # noqa: ASYNC110  # turns of the loop, no time
             await asyncio.sleep(0)
         first_batch.release()

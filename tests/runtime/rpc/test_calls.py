@@ -253,7 +253,7 @@ async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
     run = GatedRun()
     async with served(run) as server:
         held = await hold(server, run)
-        messages = [server.client.message(path, {"inputs": "world"}) for _ in range(20)]
+        messages = [server.client.message(path, {"inputs": f"world {number}"}) for number in range(20)]
         call = server.client.call(path)(iter(messages) if path == STREAM else messages[0])
         expected = len(messages) if path == STREAM else 1
         if path == EMBED:
@@ -289,7 +289,7 @@ async def test_a_stream_waits_where_a_single_call_is_refused() -> None:
     run = GatedRun()
     async with served(run, limits=Limits(4, 100_000, 3)) as server:
         held = await hold(server, run)
-        messages = (server.client.message(STREAM, {"inputs": "world"}) for _ in range(6))
+        messages = (server.client.message(STREAM, {"inputs": word}) for word in "bcdefg")
         call = server.client.call(STREAM)(messages)
         await until(lambda: server.bench.dispatcher.queued_inputs == 3)
         status, _, trailers = await server.client.refusal(EMBED, inputs="a")

@@ -131,6 +131,14 @@ class Batching(Model):
     """Longest time that a request may wait and run; then it gets 504."""
     auto_truncate: bool | None = None
     """Whether over-long inputs are cut when the request does not say; without it they are."""
+    cache_bytes: Annotated[int, between(1, 1_000_000_000_000, "leave it out to keep no vectors")] | None = (
+        None
+    )
+    """Bytes of a cache of vectors in each HTTP worker of a pod; they come on top of the memory that it needs."""
+    cache_seconds: (
+        Annotated[int, between(1, 31_536_000, "leave it out to take the runtime's default")] | None
+    ) = None
+    """How long a cached vector is kept."""
 
 
 def _is_request_within_limit(resources: Resources) -> bool:

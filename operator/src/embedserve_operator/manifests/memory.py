@@ -33,7 +33,8 @@ def choose_memory_request(
     said = given is not None and "memory" in {**(given.limits or {}), **(given.requests or {})}
     if model_bytes is None or said or find_hardware_class(spec, settings).resource_name is not None:
         return None
-    return format_mib(compute_memory(model_bytes))
+    cache_bytes = (spec.batching.cache_bytes if spec.batching is not None else None) or 0
+    return format_mib(compute_memory(model_bytes) + cache_bytes)
 
 
 def format_mib(count: int) -> str:

@@ -107,6 +107,8 @@ def _build_batching_section(batching: Batching | None) -> dict[str, Any]:
             "max_client_batch_size": batching.max_client_batch_size,
             "request_timeout_seconds": batching.request_timeout_seconds,
             "auto_truncate": batching.auto_truncate,
+            "cache_bytes": batching.cache_bytes,
+            "cache_seconds": batching.cache_seconds,
         }
     )
 

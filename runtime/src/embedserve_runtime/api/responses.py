@@ -72,6 +72,7 @@ def record_usage(facts: RequestFacts, usage: Usage) -> None:
     """Record the usage of an answer, for metrics, logs and traces."""
     timings = usage.timings
     facts.lengths = usage.lengths
+    facts.cached, facts.joined = usage.cached, usage.joined
     facts.tokenize_seconds = timings.tokenize
     facts.queue_seconds = timings.queue
     facts.engine_seconds = timings.engine

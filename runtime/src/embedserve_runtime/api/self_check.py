@@ -48,7 +48,7 @@ async def _embed_probes(service: EmbeddingService, texts: Sequence[str]) -> Floa
         ranks = size == 1
         items = [Pair(PROBES[0], text) if ranks else text for text in texts]
         return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).logits
-    embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output))
+    embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output, reuse=False))
     if output is Output.SPARSE:
         return np.stack([_to_dense(vector, size) for vector in embedded.sparse])
     if output is Output.MULTI_VECTOR:

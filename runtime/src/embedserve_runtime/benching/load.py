@@ -58,7 +58,10 @@ async def run_load(
     async def client() -> None:
         while True:
             query = EmbedQuery(
-                list(itertools.islice(source, batch)), truncate=True, outputs=service.card.main_output
+                list(itertools.islice(source, batch)),
+                truncate=True,
+                outputs=service.card.main_output,
+                reuse=False,
             )
             sent = time.perf_counter()
             result = await service.embed(query)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from pydantic_settings import NoDecode
 
 from embedserve_runtime.config.base import SettingsGroup
@@ -147,6 +147,12 @@ class BatchingSettings(SettingsGroup):
     request_timeout_seconds: float = Field(
         default=300.0, gt=0, description="Longest time a request may wait and run; then 504."
     )
+    cache_bytes: NonNegativeInt = Field(
+        default=0,
+        description="Bytes of a cache of vectors in each HTTP worker, by text and options; 0 keeps none. Equal "
+        "inputs that are in flight run once in any case.",
+    )
+    cache_seconds: float = Field(default=3600.0, gt=0, description="How long a cached vector is kept.")
     auto_truncate: bool = Field(
         default=True, description="Cut over-long inputs when the request does not say."
     )

@@ -30,6 +30,7 @@ from embedserve_runtime.service.limits import check_hidden_size, check_listing_s
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
+from embedserve_runtime.service.repeated_inputs import RepeatedInputs, is_repeatable
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
 from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
 from embedserve_runtime.service.types import (
@@ -99,16 +100,22 @@ class EmbeddingService:
         # Cached, since a set operation on flags takes as long as all other checks together.
         self._find_missing_output = cache(lambda wanted: next(iter(wanted & ~outputs), None))
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
+        self._repeated = RepeatedInputs(self._embed_all, clock, batching.cache_bytes, batching.cache_seconds)
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
         """Embed the inputs of a query. Raises any RequestError."""
         started = self._clock()
         self._check_embed(query)
+        if is_repeatable(query):
+            return await self._repeated.embed(query, started, self._compute_deadline(started, query.timeout))
+        return await self._embed_all(query, started)
+
+    async def _embed_all(self, query: EmbedQuery, started: float) -> EmbedResult:
+        """Embed the inputs of a query that was checked. started: when it came."""
         if is_small(query):
-            rendering = InputRendering(
-                self._select_encoder(query), self.resolve_prompt(query), self._truncation_rules(query)
-            )
+            encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
+            rendering = InputRendering(encoder, prompt, self._truncation_rules(query))
             deadline = self._compute_deadline(started, query.timeout)
             return await self._micro_batcher.embed(query, rendering, started, deadline)
         prompt = self.resolve_prompt(query)
@@ -236,10 +243,7 @@ class EmbeddingService:
             raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {max_count}")
 
     def check_room(self, count: int) -> None:
-        """Refuse a request for the number of its inputs, or for want of room in the queue, before it costs anything.
-
-        Raises EmptyInput, BatchTooLarge, Overloaded, NotReady.
-        """
+        """Refuse a request early, for its number of inputs or a full queue. Raises as `check_count` and the dispatcher."""
         self.check_count(count)
         self.dispatcher.check_room(count, current_client.get())
 

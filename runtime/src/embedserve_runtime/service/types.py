@@ -34,6 +34,7 @@ class EmbedQuery(Struct, frozen=True):
         "query" or "document" sets it too. Inputs of a multi-vector model are documents by default.
     spans: for each input the parts of its text, in code points, that get vectors too (late chunking).
     pool_factor: the factor by which the token vectors of each input are reduced; at least 1.
+    reuse: whether vectors of equal inputs that are cached or running may be taken.
     """
 
     inputs: Sequence[Input]
@@ -52,6 +53,7 @@ class EmbedQuery(Struct, frozen=True):
     pool_factor: float | None = None
     spans: Sequence[Sequence[Span]] | None = None
     max_tokens: int | None = None
+    reuse: bool = True
 
 
 class Timings(Struct, frozen=True):
@@ -66,12 +68,15 @@ class Timings(Struct, frozen=True):
 class Usage(Struct, frozen=True):
     """The tokens and the time that an answer took.
 
-    lengths: tokens of each input after truncation, prompt and special tokens included.
+    lengths: tokens of each input after truncation, prompt and special tokens included. cached, joined: how many inputs
+    were not run, since a cache had their vectors or an equal input of this or another request was running.
     """
 
     lengths: Sequence[int]
     characters: int
     timings: Timings
+    cached: int = 0
+    joined: int = 0
 
     @property
     def tokens(self) -> int:

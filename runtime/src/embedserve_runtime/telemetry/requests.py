@@ -21,13 +21,15 @@ TEI_SECONDS = tuple(1e-5 * 1.5**k for k in range(1, 36))
 INPUT_LENGTHS = tuple(float(2**k) for k in range(20))
 METHODS = ("single", "batch")
 TOKEN_ID_OUTCOMES = ("taken", "refused")
+REUSE_SOURCES = ("cache", "in_flight")
 STAGES = ("tokenization", "queue", "inference")
 
 
 class RequestFacts(Struct):
     """What is known about a request, filled in while it is handled. Seconds are means over the inputs.
 
-    failure: the cause, if it failed. lengths: the tokens of each input, once they are answered.
+    failure: the cause, if it failed. lengths: the tokens of each input, once they are answered. cached, joined: how
+    many inputs were not run, for the cache or an equal input that was running.
     read_seconds: until the body was read; noted for traces only. service_seconds: from there to the results.
     """
 
@@ -35,6 +37,8 @@ class RequestFacts(Struct):
     is_batch: bool = False
     inputs: int = 0
     lengths: Sequence[int] = ()
+    cached: int = 0
+    joined: int = 0
     tokenize_seconds: float = 0.0
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
@@ -98,6 +102,13 @@ class RequestSeries:
             "Requests to /v1/embeddings with token ids, which may be those of another vocabulary.",
             ("outcome",),
             [(outcome,) for outcome in TOKEN_ID_OUTCOMES],
+        )
+        self.reused = layout.add(
+            "counter",
+            "embedserve_reused_inputs",
+            "Inputs answered without running: cached, or joined to an equal one that was running.",
+            ("source",),
+            [(source,) for source in REUSE_SOURCES],
         )
         methods = [(method,) for method in METHODS]
         self.counts = layout.add("untyped", "te_request_count", "Requests answered.", ("method",), methods)
@@ -192,6 +203,10 @@ class RequestMetrics:
         tokenizing.observe(facts.tokenize_seconds, inputs)
         queue.observe(facts.queue_seconds, inputs)
         engine.observe(facts.engine_seconds, inputs)
+        if facts.cached or facts.joined:
+            cached, joined = (self.series.reused.offsets()[(source,)] for source in REUSE_SOURCES)
+            row[cached] += facts.cached
+            row[joined] += facts.joined
         lengths = self._lengths
         for length in facts.lengths:
             lengths.observe(length)
