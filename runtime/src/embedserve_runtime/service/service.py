@@ -243,7 +243,7 @@ class EmbeddingService:
             raise BatchTooLarge(f"batch size {count} > maximum allowed batch size {max_count}")
 
     def check_room(self, count: int) -> None:
-        """Refuse a request early, for its number of inputs or a full queue. Raises as `check_count` and the dispatcher."""
+        """Refuse a request early, for its number of inputs or a full queue. Raises as `check_count` and the queue."""
         self.check_count(count)
         self.dispatcher.check_room(count, current_client.get())
 
