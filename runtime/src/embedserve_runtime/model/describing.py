@@ -206,7 +206,7 @@ def _describe_graph(source: CardSource, layout: ModelLayout, graph: BundledOnnx)
         pooled = replace(layout, modules=replace(modules, pooling=first, dense=()))
         pipeline = resolve_pipeline(sized, pooled, settings)
     else:
-        task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
+        task, head = read_graph_head(home, encoder, layout, settings, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     _check_transformer(layout.transformer, head, settings.task)
     return replace(
