@@ -33,13 +33,14 @@ def is_safe(path: str) -> bool:
 
 
 def select_description_files(names: Iterable[str]) -> list[str]:
-    """What says how a model is run, and weights that belong to modules of their own."""
-    return [
+    """What says how a model is run, and weights that belong to modules of their own. A README alone is no model."""
+    found = [
         name
         for name in names
         if any(fnmatch(name, pattern) for pattern in (*SMALL, *MODULE_WEIGHTS))
         and not any(fnmatch(name, pattern) for pattern in UNWANTED)
     ]
+    return [] if found == [README_FILE] else found
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:

@@ -164,8 +164,8 @@ def override_prompts(
 
 def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None) -> str:
     """Return the task, "classify" also for rerankers of one label. What the modules say counts more than the name of
-    the checkpoint's class: many embedding models were saved from a model with a head. known: the reranker that the model
-    is by its name."""
+    the checkpoint's class: many embedding models were saved from a model with a head. known: the reranker that the
+    model is by its name."""
     config = source.config
     if (by_modules := _find_task_of_modules(layout.modules)) is not None:
         return by_modules
