@@ -37,9 +37,10 @@ def xlm_roberta_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def qwen_tokenizer(folder: Path, *more: str) -> PreTrainedTokenizerFast:
-    """Bytes, `yes` and `no`; special tokens are only those that a text writes out. `more`: further special tokens."""
+    """Bytes, the answers of rerankers; special tokens are only those that a text writes out. `more`: further special
+    tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("y", "e"), ("ye", "s"), ("n", "o"), ("Ġ", "n")]
+    merges = [("y", "e"), ("ye", "s"), ("n", "o"), ("Ġ", "n"), ("Y", "e"), ("Ye", "s")]
     vocabulary = {
         token: number for number, token in enumerate([*alphabet, *("".join(two) for two in merges)])
     }
@@ -47,6 +48,7 @@ def qwen_tokenizer(folder: Path, *more: str) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     saved = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
+        bos_token="<|endoftext|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>", "<|im_end|>", *more],
         model_max_length=600,

@@ -1,9 +1,10 @@
-"""Causal models that rank by "yes" and "no", on every engine: against transformers and the way of Qwen3-Reranker's
-model card, and against sentence-transformers' CrossEncoder with its LogitScore module."""
+"""Causal models that rank by the logits of answers, on every engine: against transformers and what each reranker's
+authors do, and against sentence-transformers' CrossEncoder with LogitScore and the folder's chat template."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCa
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.heads.classification import apply_score_function
-from embedserve_runtime.model.heads.causal import QWEN3
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
+from embedserve_runtime.model.heads.rerankers import BGE_GEMMA, MXBAI, QWEN3, ZERANK
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.heads.head_runner import card_of, greatest, logits_of, runner_of
@@ -33,6 +34,7 @@ PAIRS = [
     ("a", "b"),
     ("where", "a longer document, " * 20),
     ("how", "no " * 9),
+    ("cut", "some words. \n" * 90),
 ]
 INSTRUCTION = "Find what answers."
 SHAPES: dict[str, dict[str, Any]] = {
@@ -66,8 +68,10 @@ CHAT_TEMPLATE = (
 CHAT_TEMPLATE = "{{ '" + CHAT_TEMPLATE.replace("{{ ", "' ~ (").replace(" }}", ") ~ '") + "' }}"
 
 
-def save(folder: Path, **shape: Any) -> PreTrainedModel:
+def save(folder: Path, model: type[PreTrainedModel] = Qwen3ForCausalLM, **shape: Any) -> PreTrainedModel:
+    """A folder of transformers alone, which its README calls Qwen3-Reranker."""
     tokenizer = qwen_tokenizer(folder)
+    call(folder, "Qwen/Qwen3-Reranker-0.6B")
     config = Qwen3Config(
         **(
             {
@@ -82,22 +86,73 @@ def save(folder: Path, **shape: Any) -> PreTrainedModel:
             | shape
         )
     )
-    return tiny(folder, Qwen3ForCausalLM, config)
+    return tiny(folder, model, config)
 
 
-def reference(model: PreTrainedModel, folder: Path, pair: tuple[str, str], instruction: str) -> float:
-    """The probability of "yes" after the written prompt, whose document is cut."""
+def call(folder: Path, base: str, pipeline: str = "text-ranking") -> None:
+    (folder / "README.md").write_text(f"---\nbase_model: {base}\npipeline_tag: {pipeline}\n---\n\n# Tiny\n")
+
+
+# The texts before, between and behind query and document, by each kind's authors; and its answers.
+WRITTEN = {
+    "Qwen/Qwen3-Reranker-8B": (
+        QWEN3,
+        [PREFIX, "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: ", SUFFIX],
+    ),
+    "mixedbread-ai/mxbai-rerank-base-v2": (
+        MXBAI,
+        [
+            *MXBAI.template.plain_parts[:1],
+            "query: {query}",
+            "\n",
+            "document: ",
+            "\n",
+            *MXBAI.template.plain_parts[-2:],
+        ],
+    ),
+    "BAAI/bge-reranker-v2-gemma": (
+        BGE_GEMMA,
+        ["<|endoftext|>", "A: {query}", "\n", "B: ", "\n", BGE_GEMMA.template.parts[-1]],
+    ),
+    "zeroentropy/zerank-2": (
+        ZERANK,
+        [
+            "<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n",
+            "",
+            "<|im_end|>\n<|im_start|>assistant\n",
+        ],
+    ),
+}
+
+
+def reference(
+    model: PreTrainedModel,
+    folder: Path,
+    pair: tuple[str, str],
+    instruction: str,
+    name: str = "Qwen/Qwen3-Reranker-8B",
+) -> float:
+    """The score by the written prompt of the reranker `name`, whose document is cut."""
+    reranker, texts = WRITTEN[name]
+    query, document = (text.strip() for text in pair) if reranker is ZERANK else pair
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    head = tokenizer.encode(PREFIX, add_special_tokens=False)
-    tail = tokenizer.encode(SUFFIX, add_special_tokens=False)
-    body = tokenizer.encode(
-        f"<Instruct>: {instruction}\n<Query>: {pair[0]}\n<Document>: {pair[1]}", add_special_tokens=False
+    at = next(
+        number
+        for number, part in enumerate(reranker.template.plain_parts or reranker.template.parts)
+        if "{document}" in part
     )
-    ids = head + body[: 600 - len(head) - len(tail)] + tail
+    at += reranker.begins
+    written = [text.replace("{query}", query).replace("{instruction}", instruction) for text in texts]
+    parts = [
+        tokenizer.encode(text + document if number == at else text, add_special_tokens=False)
+        for number, text in enumerate(written)
+    ]
+    parts[at] = parts[at][: 600 - sum(map(len, parts)) + len(parts[at])]
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0, -1]
-    no_and_yes = logits[tokenizer.convert_tokens_to_ids(["no", "yes"])]
-    return torch.softmax(no_and_yes, dim=0)[1].item()
+        logits = model(torch.tensor([[*chain.from_iterable(parts)]])).logits[0, -1]
+    yes = logits[tokenizer.convert_tokens_to_ids(reranker.yes)]
+    no = 0 if reranker.no is None else logits[tokenizer.convert_tokens_to_ids(reranker.no)]
+    return torch.sigmoid((yes - no) / reranker.divisor).item()
 
 
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
@@ -107,6 +162,16 @@ def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
     assert isinstance(runner.card.head, ClassifierHead)
     scores = apply_score_function(logits_of(runner, texts), runner.card.head.scores)
     return scores[:, 0].astype(np.float32)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_reranker_asks_as_its_authors_do_by_its_name(tmp_path: Path, name: str) -> None:
+    model = save(tmp_path, **SHAPES["untied, one head"])
+    call(tmp_path, name)
+    want = [reference(model, tmp_path, pair, QWEN3.template.instruction, name) for pair in PAIRS]
+    for engine in ENGINES:
+        got = scores_of(tmp_path, engine)
+        assert greatest(got - np.array(want, dtype=np.float32)) <= FP32_MAX_ABS_DIFF
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
@@ -129,28 +194,82 @@ def test_the_default_prompt_of_the_service_takes_the_place_of_the_instruction(tm
     assert greatest(got - np.array(want, dtype=np.float32)) <= FP32_MAX_ABS_DIFF
 
 
-def cross_encoder(folder: Path, shape: str, *, only_yes: bool = False) -> CrossEncoder:
+PAIR = """{%- set query = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
+{%- set document = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}
+"""
+CHAT_TEMPLATES = {
+    "Qwen3-Reranker's": CHAT_TEMPLATE,
+    "the query as system turn, stripped": "{% for message in messages %}<|im_start|>"
+    "{{ {'query': 'system', 'document': 'user', 'system': 'task'}[message.role] }}\n"
+    "{{ message.content | trim }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n",
+    "words behind the document": PAIR
+    + "<|im_start|>user\n{{ query }} / {{ document }}\nJudge. Relevance:<|im_end|>\n",
+    "nothing behind the document": PAIR + "{{ bos_token }}{{ query }}<|im_end|>{{ document }}",
+    "lists of parts": "{% for message in messages %}<|im_start|>"
+    "{{ 'task' if message.role == 'system' else message.role }} {{ message.content[0].text }}<|im_end|>{% endfor %}",
+}
+
+
+DOCUMENT_FIRST = PAIR + "<|im_start|>{{ document }}<|im_end|>{{ query }}<|im_end|>"
+
+
+def cross_encoder(
+    folder: Path, shape: str, template: str = CHAT_TEMPLATE, *, only_yes: bool = False, **settings: Any
+) -> CrossEncoder:
     """The same model as sentence-transformers saves it, with the template as its chat template."""
     save(folder / "bare", **SHAPES[shape])
+    (folder / "bare" / "chat_template.jinja").write_text(template)
     transformer = Transformer(str(folder / "bare"), transformer_task="text-generation")
-    transformer.tokenizer.chat_template = CHAT_TEMPLATE
-    reloaded = folder / "with template"
-    transformer.model.save_pretrained(reloaded)
-    transformer.tokenizer.save_pretrained(reloaded)
-    transformer = Transformer(str(reloaded), transformer_task="text-generation")
     yes, no = transformer.tokenizer.convert_tokens_to_ids(["yes", "no"])
     modules = [transformer, LogitScore(yes, None if only_yes else no)]
-    model = CrossEncoder(modules=modules, device="cpu")
+    model = CrossEncoder(modules=modules, device="cpu", **settings)
     model.save_pretrained(str(folder / "saved"), create_model_card=False)
     return CrossEncoder(str(folder / "saved"), device="cpu")
 
 
 @pytest.mark.parametrize("only_yes", [False, True], ids=["yes and no", "yes alone"])
-def test_scores_equal_those_of_sentence_transformers_without_a_flag(tmp_path: Path, only_yes: bool) -> None:
-    model = cross_encoder(tmp_path, "untied, biases, one layer", only_yes=only_yes)
-    want = model.predict(PAIRS, batch_size=1)
+@pytest.mark.parametrize("template", CHAT_TEMPLATES.values(), ids=CHAT_TEMPLATES.keys())
+def test_scores_equal_those_of_sentence_transformers_without_a_flag(
+    tmp_path: Path, template: str, only_yes: bool
+) -> None:
+    activation = torch.nn.Identity() if only_yes else None
+    model = cross_encoder(
+        tmp_path, "untied, biases, one layer", template, only_yes=only_yes, activation_fn=activation
+    )
+    want, asked = (model.predict(PAIRS, batch_size=1, prompt=prompt) for prompt in (None, INSTRUCTION))
     for engine in ENGINES:
         assert greatest(scores_of(tmp_path / "saved", engine) - want) <= FP32_MAX_ABS_DIFF
+    got = scores_of(tmp_path / "saved", "torch", prompts={"answers": INSTRUCTION}, default_prompt="answers")
+    assert greatest(got - asked) <= FP32_MAX_ABS_DIFF
+
+
+def test_a_query_behind_the_document_is_not_cut_as_sentence_transformers_cuts_it(tmp_path: Path) -> None:
+    model = cross_encoder(tmp_path, "untied, one head", DOCUMENT_FIRST)
+    same, other = (
+        [model.predict([pair])[0] - got for pair, got in zip(PAIRS, scores, strict=True)][part]
+        for scores in [scores_of(tmp_path / "saved", "torch")]
+        for part in (slice(-1), slice(-1, None))
+    )
+    assert greatest(np.array(same)) <= FP32_MAX_ABS_DIFF < greatest(np.array(other))
+
+
+def test_a_chat_template_with_both_roles_makes_a_reranker_of_a_language_model(tmp_path: Path) -> None:
+    save(tmp_path, **SHAPES["untied, one head"])
+    call(tmp_path, "acme/base")
+    (tmp_path / "chat_template.jinja").write_text(CHAT_TEMPLATES["words behind the document"])
+    want = CrossEncoder(str(tmp_path), device="cpu").predict(PAIRS, batch_size=1)
+    assert greatest(scores_of(tmp_path, "torch") - want) <= FP32_MAX_ABS_DIFF
+
+
+def test_variables_of_the_chat_template_are_given_to_it(tmp_path: Path) -> None:
+    template = PAIR + "{{ query }}<|im_end|>{{ document }}{% if thinks %}<|im_start|>{{ thinks }}{% endif %}"
+    cross_encoder(tmp_path, "untied, one head", template)
+    edit(
+        tmp_path / "saved" / "sentence_bert_config.json",
+        processing_kwargs={"chat_template": {"thinks": "no"}},
+    )
+    want = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS, batch_size=1)
+    assert greatest(scores_of(tmp_path / "saved", "torch") - want) <= FP32_MAX_ABS_DIFF
 
 
 def no_yes(folder: Path) -> None:
@@ -158,12 +277,53 @@ def no_yes(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(text.replace('"yes":', '"yeah":'))
 
 
+NEVER = "A chat. {% for message in messages if message.role == 'user' %}{{ message.content }}{% endfor %}"
+
+
+def as_chat_model(folder: Path) -> None:
+    call(folder, "Qwen/Qwen3-0.6B")
+    (folder / "chat_template.jinja").write_text(NEVER)
+
+
+def forget_begin(folder: Path) -> None:
+    call(folder, "BAAI/bge-reranker-v2-gemma")
+    config = folder / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"bos_token"', '"no_token"'))
+
+
 REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = {
-    "a family whose way is not known": (
-        lambda folder: edit(folder / "config.json", architectures=["LlamaForCausalLM"]),
+    "nothing says which reranker it is": (
+        lambda folder: (folder / "README.md").unlink(),
         UnsupportedArchitecture,
-        "no way is known how LlamaForCausalLM ranks; supported: Qwen3ForCausalLM",
+        r"config.json: nothing says in which prompt Qwen3ForCausalLM ranks.* README.md whose `base_model` is one of "
+        "the known rerankers: Qwen3-Reranker, mxbai-rerank-v2, bge-reranker-v2-gemma, zerank",
     ),
+    "a chat model": (
+        as_chat_model,
+        UnsupportedArchitecture,
+        "nothing says in which prompt Qwen3ForCausalLM ranks",
+    ),
+    "a listwise reranker by name": (
+        lambda folder: call(folder, "jinaai/jina-reranker-v3"),
+        UnsupportedArchitecture,
+        "config.json: jinaai/jina-reranker-v3 is not supported: it is a listwise reranker",
+    ),
+    "a listwise reranker by class": (
+        lambda folder: edit(folder / "config.json", architectures=["JinaForRanking"]),
+        UnsupportedArchitecture,
+        "config.json: JinaForRanking is not supported: it is a listwise reranker",
+    ),
+    "a head for each layer": (
+        lambda folder: call(folder, "BAAI/bge-reranker-v2-minicpm-layerwise"),
+        UnsupportedArchitecture,
+        "it has a head for each layer",
+    ),
+    "logits that are capped": (
+        lambda folder: edit(folder / "config.json", final_logit_softcapping=30.0),
+        UnsupportedArchitecture,
+        "final_logit_softcapping = 30.0",
+    ),
+    "no beginning": (forget_begin, ModelInvalid, "tokenizer_config.json: bos_token is missing"),
     "no word for yes": (no_yes, ModelInvalid, "tokenizer.json: lacks the token yes"),
     "no head": (
         lambda folder: edit(folder / "config.json", architectures=["Qwen3Model"]),
@@ -183,8 +343,34 @@ def test_a_model_whose_way_of_ranking_is_not_known_is_refused(
         card_of(tmp_path, task="rerank")
 
 
-def test_another_chat_template_is_refused(tmp_path: Path) -> None:
+NOT_FILLED = {
+    "no roles of a pair": (NEVER, "does not write the messages of the roles query"),
+    "one role": (PAIR + "{{ query }}", "does not write the messages of the roles query"),
+    "the document twice": (PAIR + "{{ query }} {{ document }} {{ document }}", "document \\(once\\)"),
+    "letters changed": (
+        PAIR + "{{ query | upper }} {{ document | upper }}",
+        "does not write|changes query, document",
+    ),
+    "escapes": (PAIR + "{{ query }} {{ document | tojson }}", "does not write|changes query, document"),
+    "one text stripped": (PAIR + "{{ query }}: {{ document | trim }}", "changes query, document or prompt"),
+    "an error": (PAIR + "{{ query.a.b }}", "chat_template.jinja: the chat template cannot be filled"),
+    "today's date": (PAIR + "{{ strftime_now('%Y') }}{{ query }} {{ document }}", "cannot be filled"),
+    "no program": ("{% for %}", "cannot be filled"),
+}
+
+
+@pytest.mark.parametrize(("template", "want_message"), NOT_FILLED.values(), ids=NOT_FILLED.keys())
+def test_a_chat_template_that_is_not_filled_as_it_stands_is_refused(
+    tmp_path: Path, template: str, want_message: str
+) -> None:
     cross_encoder(tmp_path, "untied, one head")
-    (tmp_path / "saved" / "chat_template.jinja").write_text("{{ messages[0] }}")
-    with pytest.raises(UnsupportedArchitecture, match="LogitScore with a chat template of its own"):
+    (tmp_path / "saved" / "chat_template.jinja").write_text(template)
+    with pytest.raises(UnsupportedArchitecture, match=want_message):
+        card_of(tmp_path / "saved")
+
+
+def test_a_logit_score_without_a_chat_template_is_refused(tmp_path: Path) -> None:
+    cross_encoder(tmp_path, "untied, one head")
+    edit(tmp_path / "saved" / "sentence_bert_config.json", modality_config=None)
+    with pytest.raises(UnsupportedArchitecture, match=r"LogitScore with no chat template .* modality_config"):
         card_of(tmp_path / "saved")

@@ -173,6 +173,8 @@ def causal_reranker(folder: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     tiny(saved, Qwen3ForCausalLM, config)
+    metadata = "---\nbase_model: Qwen/Qwen3-Reranker-0.6B\n---\n"
+    (saved / "README.md").write_text(metadata)
 
 
 def with_adapter(folder: Path) -> None:
@@ -262,4 +264,4 @@ MORE_FOLDERS: dict[str, Build] = {
 }
 """Those of other families and heads."""
 # What a folder is served as, where nothing in it says so.
-TASKS = {"a masked LM": "sparse", "a causal reranker": "rerank"}
+TASKS = {"a masked LM": "sparse"}

@@ -36,7 +36,7 @@ def write_repository(root: Path, weight_bytes: int, seed: int = 0) -> dict[str, 
         "1_Pooling/config.json": b"{}",
         WEIGHTS: random.Random(seed).randbytes(weight_bytes),
     }
-    for name, content in {**files, "README.md": b"no", "onnx/model.onnx": b"no"}.items():
+    for name, content in {**files, "NOTES.md": b"no", "onnx/model.onnx": b"no"}.items():
         path = root / REPOSITORY / "main" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

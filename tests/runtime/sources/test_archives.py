@@ -85,7 +85,7 @@ KINDS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
 def test_what_a_model_needs_is_read_from_each_kind_of_archive(
     hub: HubServer, tmp_path: Path, files: dict[str, bytes], name: str, top: str
 ) -> None:
-    entries = {f"{top}{path}": content for path, content in {**files, "README.md": b"no"}.items()}
+    entries = {f"{top}{path}": content for path, content in {**files, "NOTES.md": b"no"}.items()}
     settings = served(hub, name, KINDS[name](entries), tmp_path / "store")
     fetch(settings)
     assert_fetched(settings, files)

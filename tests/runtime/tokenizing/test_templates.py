@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from embedserve_runtime.errors import ConfigError, EmptyInput, InputTooLong
+from embedserve_runtime.model.heads.description import PromptTemplate
 from embedserve_runtime.tokenizing import MAX_SEQUENTIAL_CHARACTERS, MAX_SLICE_TEXTS, TruncationRules
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, ours, transformers_of
 
@@ -13,12 +16,20 @@ REFUSE = TruncationRules(truncate=False)
 CUT = TruncationRules(truncate=True)
 CUT_LEFT = TruncationRules(truncate=True, side="left")
 
-QWEN = (
-    '<s>system\nJudge whether the document meets the query. Answer "yes" or "no".</s>\n<s>user\n',
-    "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
-    "</s>\n<s>assistant\n<think>\n\n</think>\n\n",
+QWEN = PromptTemplate(
+    (
+        '<s>system\nJudge whether the document meets the query. Answer "yes" or "no".</s>\n<s>user\n',
+        "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+        "</s>\n<s>assistant\n<think>\n\n</think>\n\n",
+    )
 )
-GEMMA = ("<s>", "A: {query}", "\n", "B: {document}", "\n", "Does passage B answer query A? Yes or No.")
+GEMMA = PromptTemplate(
+    ("<s>", "A: {query}", "\n", "B: {document}", "\n", "Does passage B answer query A? Yes or No.")
+)
+# As mxbai-rerank-v2 asks: words stand behind the document.
+JOINED = (
+    "<s>system\nYou help.</s>\n<s>user\nquery: {query}\ndocument: {document}\nJudge: 0 or 1.\nAnswer:</s>\n"
+)
 INSTRUCTION = "Find what answers the query"
 ENGLISH = SCRIPTS["english"]
 
@@ -40,7 +51,7 @@ def plain_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 def as_qwen_does(tokenizer: PreTrainedTokenizerFast, query: str, document: str, max_length: int) -> list[int]:
     """Source: the model card of Qwen3-Reranker. Prefix and suffix are fixed, what is between them is truncated."""
-    prefix, suffix = plain_ids(tokenizer, QWEN[0]), plain_ids(tokenizer, QWEN[2])
+    prefix, suffix = plain_ids(tokenizer, QWEN.parts[0]), plain_ids(tokenizer, QWEN.parts[2])
     body = f"<Instruct>: {INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
     room = max_length - len(prefix) - len(suffix)
     return [*prefix, *plain_ids(tokenizer, body)[:room], *suffix]
@@ -50,7 +61,7 @@ def as_gemma_does(
     tokenizer: PreTrainedTokenizerFast, query: str, document: str, max_length: int
 ) -> list[int]:
     """Source: the model card of bge-reranker-v2-gemma. Each part is tokenized alone, the passage is truncated."""
-    newline, question = plain_ids(tokenizer, "\n"), plain_ids(tokenizer, GEMMA[5])
+    newline, question = plain_ids(tokenizer, "\n"), plain_ids(tokenizer, GEMMA.parts[5])
     head = [*plain_ids(tokenizer, "<s>"), *plain_ids(tokenizer, f"A: {query}"), *newline]
     room = max_length - len(head) - len(newline) - len(question)
     return [*head, *plain_ids(tokenizer, f"B: {document}")[:room], *newline, *question]
@@ -82,11 +93,68 @@ def test_a_cut_on_the_left_keeps_query_and_end_of_the_document(repeats: int) -> 
     pair = ("the fox", ENGLISH * repeats + "sleeps")
     (ids,) = encoder.encode([pair], CUT_LEFT, instruction=INSTRUCTION)
     text = tokenizer.decode(list(ids))
-    lead = f"{QWEN[0]}<Instruct>: {INSTRUCTION}\n<Query>: the fox\n<Document>: "
+    lead = f"{QWEN.parts[0]}<Instruct>: {INSTRUCTION}\n<Query>: the fox\n<Document>: "
     assert len(ids) == 240
     assert text.startswith(lead)
-    assert text.endswith("sleeps" + QWEN[2])
-    assert text.removeprefix(lead).removesuffix(QWEN[2]) in pair[1]
+    assert text.endswith("sleeps" + QWEN.parts[2])
+    assert text.removeprefix(lead).removesuffix(QWEN.parts[2]) in pair[1]
+
+
+def as_cross_encoder_does(
+    tokenizer: PreTrainedTokenizerFast, query: str, document: str, max_length: int
+) -> list[int]:
+    """Source: CrossEncoder of sentence-transformers. The whole text is tokenized and cut, and its end written over the
+    last tokens that are left."""
+    ids, short, long = (
+        plain_ids(tokenizer, JOINED.replace("{query}", query).replace("{document}", text))
+        for text in (document, "0", "1 2 3 4")
+    )
+    end = next(number for number in range(1, len(short)) if short[-number] != long[-number]) - 1
+    return ids if len(ids) <= max_length else [*ids[: max_length - end], *short[-end:]]
+
+
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one.id != "braces"])
+def test_text_behind_the_document_is_tokenized_with_it_and_stays(document: str) -> None:
+    oracle = transformers_of("qwen", "right")
+    template = PromptTemplate(tuple(JOINED.partition("</s>")))
+    (ids,) = ours("qwen", 240).build_template_encoder(template).encode([("the fox", document)], CUT)
+    assert list(ids) == as_cross_encoder_does(oracle, "the fox", document, 240)
+
+
+def test_a_cut_on_the_left_keeps_the_text_behind_the_document() -> None:
+    oracle = transformers_of("qwen", "right")
+    template = PromptTemplate((JOINED,))
+    (ids,) = ours("qwen", 240).build_template_encoder(template).encode([("fox", ENGLISH * 40)], CUT_LEFT)
+    whole = plain_ids(oracle, JOINED.replace("{query}", "fox").replace("{document}", ENGLISH * 40))
+    prefix = plain_ids(oracle, JOINED.partition("{document}")[0].replace("{query}", "fox").rstrip())
+    assert list(ids[: len(prefix)]) == prefix
+    assert list(ids[-150:]) == whole[-150:]
+    assert len(ids) == 240
+
+
+def test_a_request_without_instruction_gets_the_plain_parts() -> None:
+    template = PromptTemplate(
+        ("task: {instruction}\n", "{query}{document}"), plain_parts=("{query}{document}",)
+    )
+    encoder = ours("qwen", 240).build_template_encoder(template)
+    tokenizer = transformers_of("qwen", "right")
+    (plain,), (asked,) = (
+        encoder.encode([("fox", "dog")], CUT, instruction=text) for text in ("", INSTRUCTION)
+    )
+    assert list(plain) == plain_ids(tokenizer, "foxdog")
+    assert list(asked) == [
+        *plain_ids(tokenizer, f"task: {INSTRUCTION}\n"),
+        *plain_ids(tokenizer, "foxdog"),
+    ]
+
+
+def test_texts_are_stripped_where_the_template_says_so() -> None:
+    encoders = [
+        ours("qwen", 240).build_template_encoder(replace(QWEN, strips=strips)) for strips in (True, False)
+    ]
+    (stripped,), (kept,) = (encoder.encode([(" fox\n", "\tdog ")], CUT) for encoder in encoders)
+    (bare,) = encoders[1].encode([("fox", "dog")], CUT)
+    assert list(stripped) == list(bare) != list(kept)
 
 
 def test_many_documents_each_get_the_ids_they_have_alone() -> None:
@@ -129,15 +197,14 @@ def test_a_pair_of_two_empty_texts_is_named_by_its_place() -> None:
 WRONG = [
     pytest.param(("{query}",), id="no document"),
     pytest.param(("{document}",), id="no query"),
-    pytest.param(("{query} {document} end",), id="text after the document in its part"),
     pytest.param(("{query} {document}", "{document}"), id="two documents"),
 ]
 
 
 @pytest.mark.parametrize("parts", WRONG)
-def test_a_template_whose_document_cannot_be_cut_alone_is_a_wrong_setting(parts: tuple[str, ...]) -> None:
+def test_a_template_without_a_place_for_each_text_is_a_wrong_setting(parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="a template needs"):
-        ours("gemma", 120).build_template_encoder(parts)
+        ours("gemma", 120).build_template_encoder(PromptTemplate(parts))
 
 
 def test_a_template_longer_than_the_model_takes_is_a_wrong_setting() -> None:

@@ -210,7 +210,7 @@ def _describe_graph(
     elif graph.rows_are == "dense":
         pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:
-        task, head = read_graph_head(home, encoder, layout, settings.task, graph.width or 0)
+        task, head = read_graph_head(home, encoder, layout, settings, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     _check_transformer(layout.transformer, head, settings.task)
     return replace(

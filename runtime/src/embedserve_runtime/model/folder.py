@@ -14,6 +14,7 @@ from embedserve_runtime.model.files import ModelFile, ModelFiles, read_file
 from embedserve_runtime.model.lora import ADAPTER_FILE
 from embedserve_runtime.model.modules import MODULES_FILE, read_entries
 from embedserve_runtime.model.ranges import RANGES_FILE
+from embedserve_runtime.model.readme import README_FILE
 from embedserve_runtime.model.routes import ROUTER_FILES, expand_routes, is_router
 from embedserve_runtime.model.transformer_module import TRANSFORMER_FILES
 
@@ -28,6 +29,7 @@ SMALL_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    README_FILE,
     ADAPTER_FILE,
     RANGES_FILE,
 )

@@ -222,13 +222,10 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
     )
     modules = read_modules(files, entries, model.model_type)
     encoder = files.enter_folder(modules.transformer)
-    if modules.has_table:
-        # The root folder may have the file of another route's Transformer module.
-        transformer = TransformerModule()
-    else:
-        transformer = read_transformer(
-            encoder, _list_tasks(modules), has_template=modules.logit_score is not None
-        )
+    # Beside a table the root folder may have the file of another route's Transformer module.
+    transformer = (
+        TransformerModule() if modules.has_table else read_transformer(encoder, _list_tasks(modules))
+    )
     tokenizer = _read_tokenizer_config(encoder)
     return ModelLayout(
         modules=modules,

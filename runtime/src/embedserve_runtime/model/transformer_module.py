@@ -7,7 +7,7 @@ computed, and not which one it is, are ignored by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -57,6 +57,29 @@ _MODEL = _LOADING | _COMPUTING | {"add_pooling_layer", "device_map", "low_cpu_me
 _CONFIG = _LOADING | _COMPUTING | {"output_attentions", "output_hidden_states"}
 _TOKENIZER = _LOADING | {"padding_side", "use_fast"}
 _CALL = frozenset({"logits_to_keep", "pad_to_multiple_of", "padding", "padding_side", "return_tensors"})
+# Variables of a chat template that sentence-transformers takes for itself, or gives to the tokenizer.
+VARIABLES_KEY = "processing_kwargs.chat_template"
+OWN_VARIABLES = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "documents",
+        "max_length",
+        "messages",
+        "pad_to_multiple_of",
+        "padding",
+        "padding_side",
+        "restore_suffix",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tools",
+        "truncation",
+    }
+)
+# Values of `transformer_task` of models that judge pairs, which may be put into a chat template.
+JUDGES = ("sequence-classification", "text-generation")
 # Keys that change no vector, by the object that they stand in, which may have an old and a new name.
 HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -67,7 +90,7 @@ HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
         "config_kwargs": _CONFIG,
         "tokenizer_args": _TOKENIZER,
         "processor_kwargs": _TOKENIZER,
-        # Other inputs than texts; and a chat template where texts are put into none.
+        # Other inputs than texts; and variables of a chat template where texts are put into none.
         "processing_kwargs": frozenset({"audio", "chat_template", "image", "video"}),
         "processing_kwargs.common": _CALL,
         "processing_kwargs.text": _CALL,
@@ -86,6 +109,7 @@ class _Call(FileModel):
 class _Processing(FileModel):
     common: _Call = _Call()
     text: _Call = _Call()
+    chat_template: dict[str, Any] | None = None
 
 
 class _Tokenizer(FileModel):
@@ -127,6 +151,8 @@ class TransformerModule:
     adds_special_tokens: whether those of tokenizer.json are put around a text.
     truncation_side: None where the file does not say it.
     role_keys: those of `ROLE_KEYS` that are set. ignored: settings that change no vector, as `file: key`.
+    message_format: how a chat template is given texts ("flat", "structured", "auto"); None where inputs are not put
+        into one. template_variables: what it is given besides.
     """
 
     path: Path | None = None
@@ -137,15 +163,14 @@ class TransformerModule:
     truncation_side: Literal["left", "right"] | None = None
     role_keys: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    message_format: str | None = None
+    template_variables: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_transformer(
-    home: ModelFiles, tasks: Sequence[str], *, has_template: bool = False
-) -> TransformerModule:
+def read_transformer(home: ModelFiles, tasks: Sequence[str]) -> TransformerModule:
     """Read the file in the module's folder. Raises UnsupportedArchitecture or ModelInvalid, naming file and key.
 
-    tasks: the values of `transformer_task` that fit the modules behind it. has_template: whether texts are put into the
-    folder's chat template.
+    tasks: the values of `transformer_task` that fit the modules behind it.
     """
     file = next(filter(None, map(home.find, TRANSFORMER_FILES)), None)
     if file is None:
@@ -153,8 +178,12 @@ def read_transformer(
     content, config = file.parse(dict[str, Any]), file.parse(_TransformerFile)
     ignored = [
         *_list_ignored(file.path, content),
-        *_list_other_modalities(file.path, config, tasks, has_template=has_template),
+        *_list_other_modalities(file.path, config, tasks),
     ]
+    message = (config.modality_config or {}).get("message")
+    variables = {} if message is None else _read_variables(file.path, config)
+    if variables:
+        ignored.remove(VARIABLES_KEY)
     processing = config.processing_kwargs or _Processing()
     text, common = processing.text, processing.common
     tokenizer = config.tokenizer_args or config.processor_kwargs or _Tokenizer()
@@ -177,7 +206,20 @@ def read_transformer(
         truncation_side=tokenizer.truncation_side,
         role_keys=role_keys,
         ignored=tuple(f"{file.path.name}: {key}" for key in ignored),
+        message_format=None if message is None else str(message.get("format", "auto")),
+        template_variables=variables,
     )
+
+
+def _read_variables(path: Path, config: _TransformerFile) -> Mapping[str, object]:
+    """Return the variables of the chat template. Raises UnsupportedArchitecture."""
+    variables = (config.processing_kwargs or _Processing()).chat_template or {}
+    if unknown := sorted(OWN_VARIABLES & variables.keys()):
+        raise UnsupportedArchitecture(
+            f"{path}: {VARIABLES_KEY}.{unknown[0]} = {variables[unknown[0]]!r} is not supported; take it out if no "
+            "score depends on it"
+        )
+    return variables
 
 
 def _list_ignored(path: Path, content: Mapping[str, Any], parent: str = "") -> Iterator[str]:
@@ -199,9 +241,7 @@ def _list_ignored(path: Path, content: Mapping[str, Any], parent: str = "") -> I
             )
 
 
-def _list_other_modalities(
-    path: Path, config: _TransformerFile, tasks: Sequence[str], *, has_template: bool
-) -> Iterator[str]:
+def _list_other_modalities(path: Path, config: _TransformerFile, tasks: Sequence[str]) -> Iterator[str]:
     """Yield what is for other inputs than texts. Raises UnsupportedArchitecture where texts take another way through
     the model than the one that is run."""
     task = config.transformer_task or tasks[0]
@@ -218,9 +258,10 @@ def _list_other_modalities(
     for modality, how in (config.modality_config or {}).items():
         if modality not in ("text", "message"):
             yield f"modality_config.{modality}"
-        elif modality == "message" and not has_template:
+        elif modality == "message" and task not in JUDGES:
             raise UnsupportedArchitecture(
-                f"{path}: modality_config.message, texts in a chat template, is supported with LogitScore only"
+                f"{path}: modality_config.message, texts in a chat template, is supported for rerankers and "
+                "classifiers of pairs only"
             )
         elif (how.get("method"), how.get("method_output_name")) != ("forward", output):
             raise UnsupportedArchitecture(

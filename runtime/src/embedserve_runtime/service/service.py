@@ -273,7 +273,8 @@ class EmbeddingService:
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items), current_client.get())
         head = head or self._require_classifier("classifier")
-        if head.template is None and query.instruction is not None:
+        takes_instruction = head.template is not None and head.template.takes_instruction
+        if query.instruction is not None and not takes_instruction:
             raise InvalidInput("this model takes no `instruction`")
         if head.template is not None and not all(isinstance(item, Pair) for item in query.items):
             raise InvalidInput("this model judges a document by a query; send pairs of texts")

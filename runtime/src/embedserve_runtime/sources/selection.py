@@ -10,9 +10,10 @@ from embedserve_runtime.errors import ModelFileMissing
 from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
 from embedserve_runtime.model.onnx_file import read_declaration
 from embedserve_runtime.model.pickles import ADVICE, can_read
+from embedserve_runtime.model.readme import README_FILE
 
 # What a model folder needs; weights in other formats, exports and documents stay where they are.
-SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", *BGE_M3_FILES)
+SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", README_FILE, *BGE_M3_FILES)
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 MODULE_WEIGHTS = ("*/model.safetensors",)
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -32,13 +33,14 @@ def is_safe(path: str) -> bool:
 
 
 def select_description_files(names: Iterable[str]) -> list[str]:
-    """What says how a model is run, and weights that belong to modules of their own."""
-    return [
+    """What says how a model is run, and weights that belong to modules of their own. A README alone is no model."""
+    found = [
         name
         for name in names
         if any(fnmatch(name, pattern) for pattern in (*SMALL, *MODULE_WEIGHTS))
         and not any(fnmatch(name, pattern) for pattern in UNWANTED)
     ]
+    return [] if found == [README_FILE] else found
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:

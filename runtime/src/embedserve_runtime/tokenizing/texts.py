@@ -81,7 +81,7 @@ class TextTokenizer:
         self.vocabulary_size = vocabulary_size
         # A server sees few prompts, each with many requests.
         self._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(self._count_prompt_tokens)
-        self._template_encoder: tuple[TemplateEncoder, str] | None = None
+        self._template_encoder: TemplateEncoder | None = None
         self._rows = EmbeddingRows(vocabulary_size)
         self._limit = LengthLimit(self._backend, max_length)
         self.max_length = max_length
@@ -163,7 +163,7 @@ class TextTokenizer:
 
     def use_prompt_template(self, template: PromptTemplate) -> None:
         """Encode pairs with a prompt template from now on. Raises ConfigError when it leaves no room."""
-        self._template_encoder = (self.build_template_encoder(template.parts), template.instruction)
+        self._template_encoder = self.build_template_encoder(template)
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Int32Array]:
         """Encode each input, in order. Texts get the prompt before them; id arrays are used as they are.
@@ -207,9 +207,8 @@ class TextTokenizer:
         ModelInvalid as `require_pairs` does.
         """
         if self._template_encoder is not None:
-            encoder, instruction = self._template_encoder
             sequences: list[Tokens] = [
-                *encoder.encode(pairs, rules, instruction=prompt or instruction, max_total=max_total)
+                *self._template_encoder.encode(pairs, rules, instruction=prompt, max_total=max_total)
             ]
         else:
             sequences = self._pair_encoder.encode(pairs, prompt, rules, max_total)
@@ -220,9 +219,9 @@ class TextTokenizer:
         """Raise ModelInvalid or ConfigError when pairs cannot be encoded, which a single text does not need."""
         self._pair_encoder  # noqa: B018  made at first use
 
-    def build_template_encoder(self, parts: Sequence[str]) -> TemplateEncoder:
+    def build_template_encoder(self, template: PromptTemplate) -> TemplateEncoder:
         """Build the encoder of a model that reads pairs in a prompt template. Raises ConfigError."""
-        return TemplateEncoder(self._backend, self.max_length, parts)
+        return TemplateEncoder(self._backend, self.max_length, template)
 
     def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Cut each text behind its first `tokens` tokens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
@@ -45,6 +45,10 @@ class HeadConfig(FileModel):
     pooler_hidden_act: str = "gelu"
     pooler_hidden_size: int | None = None
     legacy: bool = True
+    # Causal language models of Gemma
+    final_logit_softcapping: float | None = None
+    # Where transformers 4 read the model from that it has saved.
+    name_or_path: str = Field(default="", alias="_name_or_path")
     # Cross-encoders: sentence-transformers from 4 on, and before.
     sentence_transformers: SentenceTransformersConfig | None = None
     sbert_ce_default_activation_function: str | None = None

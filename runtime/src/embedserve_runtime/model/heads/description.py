@@ -5,7 +5,6 @@ Read from a folder by `reading`, executed by `embedserve_runtime.heads`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -13,8 +12,6 @@ from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm
 from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
-
-_PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
 
 class Task(StrEnum):
@@ -49,7 +46,7 @@ class HeadLayer:
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
     rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
-        empty for the whole.
+        empty for the whole. divisor: what these are divided by.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
     residual: x is added at the end.
     residual_weight: tensors that may hold R where R x is added instead; empty where there is none.
@@ -63,6 +60,7 @@ class HeadLayer:
     norm: Norm | None = None
     norm_names: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
     rows: tuple[int, ...] = ()
+    divisor: float = 1.0
     file: str = field(default="", metadata=NOT_HASHED)
     residual: bool = False
     residual_weight: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
@@ -84,21 +82,23 @@ class HeadLayer:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """The written prompt that a causal model judges a pair by.
+    """The written prompt that a model judges a pair by.
 
     parts: texts with the places {instruction}, {query} and {document}, each tokenized on its own, special tokens
-        written out; the document is the end of its part.
+        written out; {document} occurs once.
     instruction: the one used when a request brings none.
+    plain_parts: those used where there is no instruction at all; empty: `parts`.
+    strips: whether white space at the ends of what is put in is taken off.
     """
 
     parts: tuple[str, ...]
-    instruction: str
+    instruction: str = ""
+    plain_parts: tuple[str, ...] = ()
+    strips: bool = False
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """What is written around the places, without blanks at the ends."""
-        pieces = (piece.strip() for part in self.parts for piece in _PLACES.split(part))
-        return tuple(piece for piece in pieces if piece)
+    def takes_instruction(self) -> bool:
+        return any("{instruction}" in part for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3, causal, classifiers, masked_lm, token_classifiers
 from embedserve_runtime.model.heads.causal import describe_causal_head
+from embedserve_runtime.model.heads.chat_template import find_chat_template
 from embedserve_runtime.model.heads.classifiers import describe_classifier_head
 from embedserve_runtime.model.heads.config import HeadConfig, HeadSource
 from embedserve_runtime.model.heads.description import (
@@ -25,8 +26,11 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, replace_prompts
-from embedserve_runtime.model.modules import ModelLayout
+from embedserve_runtime.model.heads.pair_template import check_bare_pairs, find_pair_template
+from embedserve_runtime.model.heads.rerankers import Reranker, check_supported, find_reranker
+from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.pipeline import Pooling
+from embedserve_runtime.model.readme import read_readme
 from embedserve_runtime.model.tensors import ModelTensors
 
 log = logging.getLogger(__name__)
@@ -47,8 +51,10 @@ def read_head(
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
     source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
-    asked = settings.task
-    task = _detect_task(source, layout) if asked == "auto" else asked
+    asked, names = settings.task, _list_names(files, source, settings)
+    check_supported(source.path, [*names, *(source.config.architectures or [])])
+    known = find_reranker(names)
+    task = _detect_task(source, layout, known) if asked == "auto" else asked
     if task == Task.SPARSE and "dense" in settings.outputs:
         task = Task.EMBED
     if task == Task.EMBED:
@@ -66,19 +72,21 @@ def read_head(
                 "dense ones; set it to auto"
             )
         return Task.SPARSE, _read_sparse_head(source, layout)
-    return _read_classifier(source, layout, asked)
+    return _read_classifier(source, layout, asked, known)
 
 
 def read_graph_head(
-    home: ModelFiles, encoder: Encoder, layout: ModelLayout, asked: str, width: int
+    home: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings, width: int
 ) -> tuple[Task, ClassifierHead]:
     """Task and head of a graph that gives `width` logits itself. home: the encoder's files. Raises ModelError or
     ConfigError."""
     source = HeadSource.read(home, encoder)
+    known = find_reranker(_list_names(home, source, settings))
     labels, scores = classifiers.read_labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
-    return _choose_task(asked, len(labels)), ClassifierHead(Pooling.CLS, (), labels, scores)
+    head = ClassifierHead(Pooling.CLS, (), labels, scores)
+    return _choose_task(settings.task, len(labels)), _add_template(source, layout, head, known)
 
 
 def _choose_task(asked: str, labels: int) -> Task:
@@ -154,26 +162,39 @@ def override_prompts(
     return head
 
 
-def _detect_task(source: HeadSource, layout: ModelLayout) -> str:
-    """A task, "classify" also for rerankers. What the modules say counts more than the name of the checkpoint's class:
-    many embedding models were saved from a model with a head."""
-    if layout.modules.splade is not None:
-        return Task.SPARSE
-    if layout.modules.pooling is not None:
-        return Task.EMBED
-    if layout.modules.token_dense:
-        return Task.MULTI_VECTOR
-    if layout.modules.logit_score is not None:
-        return Task.RERANK
-    if source.config.find_architecture(classifiers.SUFFIX):
+def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None) -> str:
+    """Return the task, "classify" also for rerankers of one label. What the modules say counts more than the name of
+    the checkpoint's class: many embedding models were saved from a model with a head. known: the reranker that the
+    model is by its name."""
+    config = source.config
+    if (by_modules := _find_task_of_modules(layout.modules)) is not None:
+        return by_modules
+    if config.find_architecture(classifiers.SUFFIX):
         return Task.CLASSIFY
-    for kind in OTHER_HEADS:
-        if found := source.config.find_architecture(kind):
-            raise UnsupportedArchitecture(
-                f"{source.path}: the head of {found} is not supported; set model.task to embed to serve its encoder "
-                "alone"
-            )
+    if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, known):
+        return Task.RERANK
+    if found := next(filter(None, map(config.find_architecture, OTHER_HEADS)), None):
+        raise UnsupportedArchitecture(
+            f"{source.path}: the head of {found} is not supported; set model.task to embed to serve its encoder alone"
+        )
     return Task.EMBED
+
+
+def _find_task_of_modules(modules: Modules) -> Task | None:
+    """Return the task that the modules behind the encoder are for; None where there are none."""
+    rows = (
+        (modules.splade is not None, Task.SPARSE),
+        (modules.pooling is not None, Task.EMBED),
+        (bool(modules.token_dense), Task.MULTI_VECTOR),
+        (modules.logit_score is not None, Task.RERANK),
+    )
+    return next((task for there, task in rows if there), None)
+
+
+def _says_how_it_ranks(source: HeadSource, known: Reranker | None) -> bool:
+    """Return whether a language model is a reranker by its name or by its chat template."""
+    template = find_chat_template(source.files)
+    return known is not None or (template is not None and template.names_pair)
 
 
 def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
@@ -189,16 +210,37 @@ def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
     )
 
 
-def _read_classifier(source: HeadSource, layout: ModelLayout, asked: str) -> tuple[Task, ClassifierHead]:
+def _read_classifier(
+    source: HeadSource, layout: ModelLayout, asked: str, known: Reranker | None
+) -> tuple[Task, ClassifierHead]:
+    """known: the reranker that the model is by its name."""
     architecture = source.config.find_architecture(classifiers.SUFFIX)
     causal_model = source.config.find_architecture(causal.SUFFIX)
     if architecture is not None:
         head = describe_classifier_head(source, architecture, layout.activation)
+        head = _add_template(source, layout, head, known)
     elif causal_model is not None and asked != Task.CLASSIFY:
-        head = describe_causal_head(source, causal_model, layout.modules.logit_score, layout.activation)
+        template = find_pair_template(source, layout, known)
+        head = describe_causal_head(source, layout, template, known)
     else:
         named = ", ".join(source.config.architectures or []) or "no architecture"
         raise ConfigError(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
     return _choose_task(asked, len(head.labels)), head
+
+
+def _add_template(
+    source: HeadSource, layout: ModelLayout, head: ClassifierHead, known: Reranker | None
+) -> ClassifierHead:
+    """Return the head with the written prompt that pairs are put into, if there is one."""
+    template = find_pair_template(source, layout, known)
+    if template is None and len(head.labels) == 1:
+        check_bare_pairs(source, layout)
+    return replace(head, template=template)
+
+
+def _list_names(files: ModelFiles, source: HeadSource, settings: ModelSettings) -> list[str]:
+    """List what the model and those that it was made from are called, the nearest first."""
+    readme = read_readme(files)
+    return [settings.source, readme.title, *readme.bases, source.config.name_or_path]

@@ -44,7 +44,7 @@ def read_head_tensors(
 
 
 def _read_difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.generic]:
-    """Take one row of the stored weight, or the first less the second, float32, (1, in features)."""
+    """Take one row of the stored weight, or the first less the second, by the divisor; float32, (1, in features)."""
     found = _find_name(checkpoint, layer.weight)
     rows = [checkpoint.read_row(found, row).astype(np.float32) for row in layer.rows]
     if rows[0].shape != (layer.in_features,):
@@ -52,7 +52,8 @@ def _read_difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.
             f"tensor {found} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
             f"{[layer.in_features]}"
         )
-    return rows[0][None] if len(rows) == 1 else (rows[0] - rows[1])[None]
+    weight = rows[0] if len(rows) == 1 else rows[0] - rows[1]
+    return (weight / np.float32(layer.divisor))[None]
 
 
 def _read_tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:

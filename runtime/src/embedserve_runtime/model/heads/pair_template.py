@@ -1,0 +1,64 @@
+"""Which written prompt a model judges pairs in, if its repository says one: the decisions of CrossEncoder of
+sentence-transformers 6.2, and the known rerankers by name where it would guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.heads.chat_template import (
+    TEMPLATE_FILE,
+    TOKENIZER_CONFIG_FILE,
+    find_chat_template,
+    read_prompt_template,
+)
+from embedserve_runtime.model.heads.config import HeadSource
+from embedserve_runtime.model.heads.description import PromptTemplate
+from embedserve_runtime.model.heads.rerankers import Reranker, list_titles
+from embedserve_runtime.model.modules import ModelLayout
+from embedserve_runtime.model.vocabulary import read_special_tokens
+
+
+def find_pair_template(
+    source: HeadSource, layout: ModelLayout, known: Reranker | None
+) -> PromptTemplate | None:
+    """Return the prompt that pairs are put into, None where nothing says one.
+
+    With modules.json the Transformer module's file decides (`modality_config`); without it a chat template that tells
+    queries from documents, then the name. Raises UnsupportedArchitecture or ModelInvalid.
+    """
+    module, own = layout.transformer, find_chat_template(source.files)
+    if layout.modules.written and module.message_format is None:
+        return None
+    if not layout.modules.written and (own is None or not own.names_pair):
+        return None if known is None else _write_beginning(source, known)
+    if own is None:
+        raise UnsupportedArchitecture(
+            f"{module.path}: modality_config.message asks for a chat template; add {TEMPLATE_FILE}"
+        )
+    return read_prompt_template(source.files, own, module.message_format or "auto", module.template_variables)
+
+
+def check_bare_pairs(source: HeadSource, layout: ModelLayout) -> None:
+    """Raise UnsupportedArchitecture where pairs would be joined bare although the tokenizer has a chat template, which
+    CrossEncoder would ask in and cannot."""
+    own = find_chat_template(source.files)
+    if own is not None and not layout.modules.written:
+        raise UnsupportedArchitecture(
+            f"{own.path}: chat_template has no roles query and document, so nothing says in which prompt the model "
+            "judges a pair. Give it one that has, or a README.md whose `base_model` is one of the known rerankers "
+            f"({list_titles()}); where query and document are joined without a prompt, take chat_template out"
+        )
+
+
+def _write_beginning(source: HeadSource, known: Reranker) -> PromptTemplate:
+    """Return the known prompt, behind the tokenizer's first token where that is asked for. Raises ModelInvalid."""
+    if not known.begins:
+        return known.template
+    named = read_special_tokens(source.files, ("bos_token",))
+    if "bos_token" not in named:
+        raise ModelInvalid(
+            f"{source.files.path / TOKENIZER_CONFIG_FILE}: bos_token is missing, which prompts of {known.title} "
+            "begin with"
+        )
+    return replace(known.template, parts=(named["bos_token"], *known.template.parts))
