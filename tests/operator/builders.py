@@ -186,6 +186,11 @@ class Cluster:
             ref = (child["kind"], child["metadata"]["name"])
             before = live.get(ref, {})
             live[ref] = _stored(child, before)
+        for one in plan.hand_overs:
+            there = live["Deployment", one.deployment]
+            live["Deployment", one.deployment] = _stored(
+                {**there, "spec": {**there["spec"], "replicas": one.replicas}}, there
+            )
         spaces = {label.pod.name: label.space for label in plan.labels}
         pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
         removed = {job.name for job in plan.jobs_to_delete}
@@ -294,6 +299,9 @@ def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
 
 
 def _stored(child: Manifest, before: Manifest) -> Manifest:
+    if "replicas" in before.get("spec", {}):
+        # A number that is not sent stays what somebody else has made it.
+        child = {**child, "spec": {"replicas": before["spec"]["replicas"], **child["spec"]}}
     changed = before.get("spec") != child.get("spec")
     generation = before.get("metadata", {}).get("generation", 0) + changed
     uid = before.get("metadata", {}).get("uid") or f"uid-{child['kind']}-{child['metadata']['name']}"

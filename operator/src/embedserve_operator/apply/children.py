@@ -87,8 +87,14 @@ class ChildApplier:
         for manifest in plan.children:
             ref = read_ref(manifest)
             if results.may_write(ref):
-                work = self._bring_up_to_date(manifest, observed, plan.hand_over)
+                hand_over = next((one for one in plan.hand_overs if ref == _read_target(one)), None)
+                work = self._bring_up_to_date(manifest, observed, hand_over)
                 results.record(ref, await _attempt(ref, work, manifest))
+        applied = {read_ref(manifest) for manifest in plan.children}
+        for hand_over in plan.hand_overs:
+            ref = _read_target(hand_over)
+            if ref not in applied:
+                results.record(ref, await _attempt(ref, self._claim_replicas(observed, hand_over)))
         for label in plan.labels:
             ref = ChildRef(POD, label.pod.name)
             results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
@@ -161,7 +167,8 @@ class ChildApplier:
     ) -> ApplyFailure | None:
         why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
         if why is None:
-            await self._follow_replicas(manifest, observed, hand_over)
+            if hand_over is not None:
+                await self._claim_replicas(observed, hand_over)
             return None
         return await self._apply_child(manifest, why, observed, hand_over)
 
@@ -177,37 +184,27 @@ class ChildApplier:
             if existing is not None and owner != observed.resource.uid:
                 return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
         log.info("%s: apply %s: %s", key, ref, why)
-        claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
         failure = None if exists else await self._check_image_volumes(manifest)
         if failure is not None:
             return failure
-        if hand_over is not None and claims and exists:
-            await self._claim_replicas(manifest, hand_over)
+        if hand_over is not None and exists:
+            await self._claim_replicas(observed, hand_over)
         failure = await self._apply_over_conflicts(manifest)
-        if hand_over is not None and claims and not exists and failure is None:
-            await self._claim_replicas(manifest, hand_over)
+        if hand_over is not None and not exists and failure is None:
+            await self._claim_replicas(observed, hand_over)
         return failure
 
-    async def _follow_replicas(
-        self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None
-    ) -> None:
-        """Claim another number of pods for a Deployment that is otherwise as it should be."""
-        if hand_over is None or read_ref(manifest) != ChildRef("Deployment", hand_over.deployment):
-            return
-        log.info("%s: %s pods for %s", observed.resource.key, hand_over.replicas, hand_over.deployment)
-        await self._claim_replicas(manifest, hand_over)
-
-    async def _claim_replicas(self, manifest: Manifest, hand_over: ReplicasHandOver) -> None:
-        """Keep the number of pods that is no longer sent, until an autoscaler writes another one."""
-        meta = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    async def _claim_replicas(self, observed: ObservedState, hand_over: ReplicasHandOver) -> None:
+        """Set the number of pods of a Deployment that is otherwise as it should be, or about to be."""
+        key = observed.resource.key
+        log.info("%s: %s pods for %s", key, hand_over.replicas, hand_over.deployment)
         claim = {
-            "apiVersion": manifest["apiVersion"],
-            "kind": manifest["kind"],
-            "metadata": meta,
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": hand_over.deployment, "namespace": key.namespace},
             "spec": {"replicas": hand_over.replicas},
         }
-        got = await self._kube.apply(claim, force=True, manager=SCALE_MANAGER)
-        self._objects.put(manifest["kind"], got)
+        self._objects.put("Deployment", await self._kube.apply(claim, force=True, manager=SCALE_MANAGER))
 
     async def _apply_over_conflicts(self, manifest: Manifest) -> ApplyFailure | None:
         """Apply a manifest.
@@ -235,6 +232,10 @@ class ChildApplier:
         answer = await self._kube.apply(manifest, force=force)
         self._applied.record(manifest, answer)
         self._objects.put(manifest["kind"], answer)
+
+
+def _read_target(hand_over: ReplicasHandOver) -> ChildRef:
+    return ChildRef("Deployment", hand_over.deployment)
 
 
 async def _attempt(

@@ -55,7 +55,7 @@ class PlannedStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasHandOver:
-    """Says which number of pods of a Deployment is to be claimed for an autoscaler."""
+    """Says which number of pods is to be claimed for a Deployment whose manifest does not send it."""
 
     deployment: str
     replicas: int
@@ -99,7 +99,8 @@ class Plan:
     """The Jobs to create, unless they exist by then."""
     jobs_to_delete: tuple[JobState, ...] = ()
     """The Jobs to delete."""
-    hand_over: ReplicasHandOver | None = None
+    hand_overs: tuple[ReplicasHandOver, ...] = ()
+    """The numbers of pods to claim, at most one for a Deployment."""
     labels: tuple[PodLabel, ...] = ()
     messages: tuple[PodMessage, ...] = ()
     """The messages to send before anything is written, in their order."""

@@ -120,7 +120,7 @@ def find_retained_revisions(
 
     `others` are revisions that stay anyway.
     """
-    if spec.suspend or spec.rollout.on_new_vector_space == "InPlace":
+    if spec.rollout.on_new_vector_space == "InPlace":
         return ()
     time = parse_duration(spec.rollout.keep_previous)
     found = [
