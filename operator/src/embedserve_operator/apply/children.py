@@ -20,20 +20,20 @@ from embedserve_operator.errors import (
     NotFoundError,
     RefusedError,
 )
-from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER, KubeClient
+from embedserve_operator.kube.client import FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import JOB, POD, SCALER_KINDS
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Object
 from embedserve_operator.kube.views.workloads import Workload
-from embedserve_operator.manifests.metadata import SPACE_LABEL, read_ref
-from embedserve_operator.plan import Plan, PodLabel, ReplicasHandOver
+from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
+from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasHandOver
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Child, Resource
 
 log = logging.getLogger(__name__)
 
-_OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
+_OURS = frozenset({FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER})
 
 
 _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
@@ -76,6 +76,10 @@ class ChildApplier:
         """
         results = PassResults(observed)
         namespace = observed.resource.key.namespace
+        for time in plan.replacement_times:
+            ref = ChildRef("Deployment", time.deployment)
+            if not results.record(ref, await _attempt(ref, self._apply_replacement_time(time, observed))):
+                return results.merge()  # the Service must not lead elsewhere before
         for job in plan.jobs_to_delete:
             ref = ChildRef(JOB, job.name)
             log.info("%s: delete %s: another try, or no longer wanted", observed.resource.key, ref)
@@ -161,6 +165,22 @@ class ChildApplier:
             self._objects.put(POD, await self._kube.apply(manifest, force=True))
         except (ConflictError, NotFoundError):
             return  # the pod is gone, or another one has its name
+
+    async def _apply_replacement_time(self, time: ReplacementTime, observed: ObservedState) -> None:
+        """Write on a Deployment when it was replaced, beside what else was applied to it."""
+        key, ref = observed.resource.key, ChildRef("Deployment", time.deployment)
+        there = observed.find_child(ref)
+        if there is None:
+            return
+        log.info("%s: %s was replaced: %s", key, ref, time.replaced_at or "no longer")
+        annotations = {} if time.replaced_at is None else {REPLACED_AT: time.replaced_at}
+        meta = {"name": ref.name, "namespace": key.namespace, "uid": there.uid, "annotations": annotations}
+        manifest = {"apiVersion": "apps/v1", "kind": ref.kind, "metadata": meta}
+        try:
+            answer = await self._kube.apply(manifest, force=True, manager=HISTORY_MANAGER)
+            self._objects.put(ref.kind, answer)
+        except (ConflictError, NotFoundError):
+            return  # the Deployment is gone, or another one has its name
 
     async def _bring_up_to_date(
         self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None

@@ -41,6 +41,8 @@ FOLLOWED = "embedserve.dev/followed"
 """Annotation on a Deployment that serves while the manifest asks for another model, as JSON: the revision of that
 model, and the settings of the manifest up to which the Deployment has followed it.
 """
+REPLACED_AT = "embedserve.dev/replaced-at"
+"""Annotation on Deployments of earlier models: when another one took the service's name."""
 MODEL_BYTES = "embedserve.dev/model-bytes"
 """Annotation on Deployments: the size of the model's files that the pod template was made for."""
 TEMPLATE_HASH = "embedserve.dev/template"

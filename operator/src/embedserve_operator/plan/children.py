@@ -106,7 +106,7 @@ def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
             if found.is_autoscaled
             for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
         }
-    back = set() if preparation.must_clear else {one.previous.revision for one in rollout.retained}
+    back = {one.previous.revision for one in rollout.retained}
     needed |= {ChildRef("Deployment", found.name) for found in observed.deployments if found.revision in back}
     in_use = {pod.config_map for pod in observed.pods} | {found.config_map for found in observed.deployments}
     in_use |= {found.config_map for found in observed.jobs if found.phase == "Running"}

@@ -62,6 +62,15 @@ class ReplicasHandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementTime:
+    """Says what is to be written on a Deployment about the time at which another model took the service's name."""
+
+    deployment: str
+    replaced_at: str | None
+    """The time; None where the Deployment serves, so that nothing should be written there."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodMessage:
     """Tells a pod which vector space the service's name stands for."""
 
@@ -101,6 +110,8 @@ class Plan:
     """The Jobs to delete."""
     hand_overs: tuple[ReplicasHandOver, ...] = ()
     """The numbers of pods to claim, at most one for a Deployment."""
+    replacement_times: tuple[ReplacementTime, ...] = ()
+    """What is to be written before any child, so that it is not lost whatever happens then."""
     labels: tuple[PodLabel, ...] = ()
     messages: tuple[PodMessage, ...] = ()
     """The messages to send before anything is written, in their order."""

@@ -15,6 +15,7 @@ from embedserve_operator.plan.plan import Plan, ReplicasHandOver
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.plan.refused_change import keep_served_model
+from embedserve_operator.plan.replacement_times import plan_replacement_times
 from embedserve_operator.plan.revision_build import build_revision, build_serving
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
 from embedserve_operator.plan.scaling import plan_frozen_replicas, plan_hand_over, plan_serving_hand_over
@@ -79,6 +80,7 @@ def _build_plan(evaluation: Evaluation) -> Plan:
         jobs_to_create=preparation.jobs_to_create,
         jobs_to_delete=preparation.jobs_to_delete,
         hand_overs=_plan_hand_overs(evaluation),
+        replacement_times=plan_replacement_times(observed, rollout),
         labels=plan_pod_labels(observed),
         messages=plan_messages(observed, rollout),
         self_checks=plan_self_checks(observed, rollout, build.desired),
@@ -96,10 +98,9 @@ def _plan_hand_overs(evaluation: Evaluation) -> tuple[ReplicasHandOver, ...]:
     frozen = [one.previous.revision for one in rollout.retained]
     if serving is not None:
         found.append(plan_serving_hand_over(observed, serving.spec, rollout.serving))
-    elif rollout.is_waiting and not rollout.is_serving_broken:
+    elif rollout.is_waiting and not (rollout.is_serving_broken or preparation.must_clear):
         frozen.append(rollout.serving)
-    if not preparation.must_clear:
-        found += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]
+    found += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]
     return tuple(one for one in found if one is not None)
 
 

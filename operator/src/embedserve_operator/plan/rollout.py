@@ -96,9 +96,9 @@ def plan_rollout(observed: ObservedState, spec: EmbeddingServiceSpec, desired: D
         space=space,
         desired_space=find_vector_space(observed, desired.revision),
         previous_spaces=known,
-        retained=find_retained_revisions(
-            observed, spec, known, others=frozenset((serving, desired.revision))
-        ),
+        retained=()
+        if desired.is_sole_user
+        else find_retained_revisions(observed, spec, known, others=frozenset((serving, desired.revision))),
         has_replicas=desired.replicas > 0,
         is_serving_broken=serving != desired.revision
         and _classify_serving(observed, serving, space) == "Broken",

@@ -40,6 +40,8 @@ class DeploymentState:
     """How far it has followed a manifest that asks for another model, as JSON; empty where the manifest asks for its
     own, or when the Deployment does not say.
     """
+    replaced_at: str = ""
+    """When another model took the service's name from this one; empty where none did."""
     report: ModelReport | None = None
     """What a Job reported about the model, as its pod template says."""
     model_bytes: int | None = None
