@@ -13,7 +13,7 @@ from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
-from embedserve_operator.manifests.metadata import REVISION_LABEL, SPACE_LABEL
+from embedserve_operator.manifests.metadata import REPLACED_AT, REVISION_LABEL, SPACE_LABEL
 from embedserve_operator.observe.resource import read_resource
 from embedserve_operator.observe.state import ReceivedObjects, VolumeObjects, observe
 from embedserve_operator.plan import Plan, PlannedCondition, make_plan
@@ -186,6 +186,19 @@ class Cluster:
             ref = (child["kind"], child["metadata"]["name"])
             before = live.get(ref, {})
             live[ref] = _stored(child, before)
+        for time in plan.replacement_times:
+            there = live["Deployment", time.deployment]
+            annotations = {**there["metadata"]["annotations"], REPLACED_AT: time.replaced_at}
+            found = {name: value for name, value in annotations.items() if value is not None}
+            live["Deployment", time.deployment] = {
+                **there,
+                "metadata": {**there["metadata"], "annotations": found},
+            }
+        for one in plan.hand_overs:
+            there = live["Deployment", one.deployment]
+            live["Deployment", one.deployment] = _stored(
+                {**there, "spec": {**there["spec"], "replicas": one.replicas}}, there
+            )
         spaces = {label.pod.name: label.space for label in plan.labels}
         pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
         removed = {job.name for job in plan.jobs_to_delete}
@@ -294,10 +307,16 @@ def with_pods(cluster: Cluster, count: int, *, only: str = "") -> Cluster:
 
 
 def _stored(child: Manifest, before: Manifest) -> Manifest:
+    if "replicas" in before.get("spec", {}):
+        # A number that is not sent stays what somebody else has made it.
+        child = {**child, "spec": {"replicas": before["spec"]["replicas"], **child["spec"]}}
     changed = before.get("spec") != child.get("spec")
     generation = before.get("metadata", {}).get("generation", 0) + changed
     uid = before.get("metadata", {}).get("uid") or f"uid-{child['kind']}-{child['metadata']['name']}"
     stored = {**deepcopy(child), "metadata": {**child["metadata"], "uid": uid, "generation": generation}}
+    replaced = before.get("metadata", {}).get("annotations", {}).get(REPLACED_AT)
+    if replaced is not None:  # another manager's
+        stored["metadata"]["annotations"] = {**stored["metadata"]["annotations"], REPLACED_AT: replaced}
     if "status" in before:
         stored["status"] = before["status"]
     return stored

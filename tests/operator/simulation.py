@@ -25,11 +25,11 @@ from embedserve_operator.cache.cluster import ClusterCache
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError
-from embedserve_operator.kube.client import SCALE_MANAGER, KubeClient
+from embedserve_operator.kube.client import HISTORY_MANAGER, SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import API_KINDS, POD, RESOURCE
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.manifests.metadata import REVISION_LABEL
+from embedserve_operator.manifests.metadata import REPLACED_AT, REVISION_LABEL
 from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
@@ -119,7 +119,7 @@ class Simulation:
                 return status(404, "not found")
             del self.objects[kind, name]
             return web.json_response({"kind": "Status"})
-        scales = request.query["fieldManager"] == SCALE_MANAGER
+        scales = request.query["fieldManager"] in (SCALE_MANAGER, HISTORY_MANAGER)
         if not (is_status or scales or kind == POD):
             return web.json_response(self._put(self._merged(known, body)))
         if known is None:
@@ -136,6 +136,9 @@ class Simulation:
             spec.setdefault("replicas", known["spec"]["replicas"])
         generation = known["metadata"]["generation"] + (spec != known.get("spec"))
         kept = {"uid": known["metadata"]["uid"], "generation": generation}
+        replaced = known["metadata"].get("annotations", {}).get(REPLACED_AT)
+        if replaced is not None:  # another manager's
+            meta = {**meta, "annotations": {**meta["annotations"], REPLACED_AT: replaced}}
         changed = {**applied, "metadata": {**meta, **kept}, "status": known.get("status", {})}
         return {**changed, "spec": spec} if spec else changed
 
@@ -267,11 +270,17 @@ class Simulation:
 
 
 def _patched(known: Manifest, body: Manifest, *, is_status: bool) -> Manifest:
-    """A part of an object: its status, its number of pods, or its labels."""
+    """A part of an object: its status, its number of pods, when it was replaced, or its labels."""
     if is_status:
         return {**known, "status": body["status"]}
     if "spec" in body:
         return {**known, "spec": {**known["spec"], **body["spec"]}}
+    if "annotations" in body["metadata"]:
+        others = {
+            name: value for name, value in known["metadata"]["annotations"].items() if name != REPLACED_AT
+        }
+        annotations = {**others, **body["metadata"]["annotations"]}
+        return {**known, "metadata": {**known["metadata"], "annotations": annotations}}
     labels = {**known["metadata"]["labels"], **body["metadata"]["labels"]}
     return {**known, "metadata": {**known["metadata"], "labels": labels}}
 

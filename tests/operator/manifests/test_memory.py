@@ -121,7 +121,12 @@ def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
 
 def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:
     changed = serving().changed(hub_spec(OTHER_REPO))
-    assert "memory" not in requests(changed)
+    (new,) = [
+        one
+        for one in changed.plan().children
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == f"docs-{changed.revision()}"
+    ]
+    assert "memory" not in new["spec"]["template"]["spec"]["containers"][0].get("resources", {})
 
 
 def _changes(before: Plan, after: Plan) -> dict[str, Any]:

@@ -194,11 +194,15 @@ def test_a_deleted_service_comes_back_pointing_at_what_it_pointed_at() -> None:
     assert len(after.names("Deployment")) == 2
 
 
-def test_when_the_old_deployment_is_deleted_in_the_middle_nothing_is_left_to_wait_for() -> None:
+def test_when_the_old_deployment_is_deleted_in_the_middle_the_new_one_takes_over_once_it_is_proved() -> None:
     cluster = serving().changed(SECOND).applied().started()
     old = f"docs-{cluster.revision(FIRST)}"
     left = tuple(c for c in cluster.children if c["metadata"]["name"] != old)
-    assert type(cluster)(cluster.resource, left, ()).applied().service_revision() == cluster.revision(SECOND)
+    alone = type(cluster)(cluster.resource, left, ()).applied()
+    assert alone.service_revision() == cluster.revision(FIRST)
+    assert alone.names("Deployment") == [f"docs-{cluster.revision(SECOND)}"]
+    report = {**REPORT, "vectorSpace": "vs1-fedcba9876543210fedc"}
+    assert alone.rolled_out(report=report).applied().service_revision() == cluster.revision(SECOND)
 
 
 def test_a_config_map_outlives_the_pods_of_the_older_template() -> None:

@@ -1,39 +1,67 @@
-"""The table of cases by which a new revision takes over: no case is hidden behind those before it."""
+"""The table of cases by which a new revision takes over: every combination of facts, and what holds of all of them."""
 
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
 
-from embedserve_operator.plan.rollout import _ROLLOUT_CASES, _RolloutFacts
-
-READY = _RolloutFacts(
-    policy="BlueGreen",
-    is_name_guarded=False,
-    is_other_space=True,
-    is_old_alive=True,
-    is_new_complete=True,
-    has_replicas=True,
-    is_new_verified=True,
-    is_held=False,
+from embedserve_operator.plan.rollout_cases import (
+    ROLLOUT_CASES,
+    Policy,
+    Readiness,
+    RolloutFacts,
+    ServingState,
+    SpaceChange,
+    decide_rollout,
 )
 
-
-def decide(facts: _RolloutFacts) -> int:
-    """Return the index of the case that decides."""
-    return next(index for index, case in enumerate(_ROLLOUT_CASES) if case.matches(facts))
-
-
-def all_facts() -> list[_RolloutFacts]:
-    flags = itertools.product((True, False), repeat=len(READY) - 1)
-    return [
-        _RolloutFacts(policy, *values) for values in flags for policy in ("BlueGreen", "Refuse", "InPlace")
-    ]
+READY = RolloutFacts(
+    policy="BlueGreen", serving="Alive", space="Other", desired="Proved", has_replicas=True, is_held=False
+)
+ALL_FACTS = [
+    RolloutFacts(*values)
+    for values in itertools.product(
+        get_args(Policy),
+        get_args(ServingState),
+        get_args(SpaceChange),
+        get_args(Readiness),
+        (True, False),
+        (True, False),
+    )
+]
 
 
 def test_every_case_decides_something_and_something_is_always_decided() -> None:
-    assert {decide(facts) for facts in all_facts()} == set(range(len(_ROLLOUT_CASES)))
+    deciding = {next(i for i, case in enumerate(ROLLOUT_CASES) if case.matches(facts)) for facts in ALL_FACTS}
+    assert deciding == set(range(len(ROLLOUT_CASES)))
+
+
+def test_the_table_has_every_combination() -> None:
+    assert len(ALL_FACTS) == len(set(ALL_FACTS)) == 3 * 4 * 3 * 3 * 2 * 2
+
+
+@pytest.mark.parametrize("facts", ALL_FACTS, ids=str)
+def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> None:
+    state = decide_rollout(facts)
+    may_refuse = facts.policy == "Refuse" and facts.serving in ("Alive", "Stopped")
+    if state == "Refused":
+        assert may_refuse
+        assert facts.space != "Same"
+    elif facts.serving == "Unused" or facts.policy == "InPlace":
+        assert state == "Done", "nothing was served, or the user gives it up"
+    elif state == "Done":
+        assert facts.desired == "Proved", "no answer of a space that was not proved"
+        assert facts.has_replicas, "without pods nothing is proved"
+        assert facts.space == "Same" or not facts.is_held, "hold is the user's word"
+        assert not (may_refuse and facts.space == "Other")
+    elif state == "Held":
+        assert facts.desired == "Proved", "a held space is ready at its own name"
+        assert facts.is_held
+        assert facts.space != "Same", "the same vectors are not held back"
+    else:
+        assert facts.desired != "Proved" or not facts.has_replicas, "what is proved waits for nothing"
 
 
 @pytest.mark.parametrize(
@@ -41,32 +69,35 @@ def test_every_case_decides_something_and_something_is_always_decided() -> None:
     [
         pytest.param(READY, "Done", id="a verified model takes over"),
         pytest.param(READY._replace(is_held=True), "Held", id="a held one does not"),
-        pytest.param(READY._replace(is_new_verified=False), "Checking", id="nor one that proved nothing"),
-        pytest.param(READY._replace(is_new_complete=False), "Preparing", id="nor one that is not complete"),
+        pytest.param(READY._replace(desired="Complete"), "Checking", id="nor one that proved nothing"),
+        pytest.param(READY._replace(desired="Incomplete"), "Preparing", id="nor one that is not complete"),
         pytest.param(
-            READY._replace(is_old_alive=False, is_new_complete=False),
+            READY._replace(serving="Broken", desired="Incomplete"),
+            "Preparing",
+            id="nor where the old one is broken",
+        ),
+        pytest.param(READY._replace(serving="Broken"), "Done", id="a broken old one is no obstacle"),
+        pytest.param(
+            READY._replace(serving="Stopped", is_held=True), "Held", id="nor is hold skipped beside no pods"
+        ),
+        pytest.param(
+            READY._replace(serving="Unused", desired="Incomplete"),
             "Done",
-            id="a broken old one is no obstacle",
+            id="one that never served is no obstacle",
         ),
+        pytest.param(READY._replace(policy="Refuse"), "Refused", id="another space is refused"),
+        pytest.param(READY._replace(policy="Refuse", space="Same"), "Done", id="the same space is not"),
         pytest.param(
-            READY._replace(policy="Refuse", is_name_guarded=True), "Refused", id="another space is refused"
-        ),
-        pytest.param(
-            READY._replace(policy="Refuse", is_name_guarded=True, is_other_space=False),
-            "Done",
-            id="the same space is not",
-        ),
-        pytest.param(
-            READY._replace(policy="InPlace", is_new_complete=False),
+            READY._replace(policy="InPlace", desired="Incomplete"),
             "Done",
             id="in place nothing is waited for",
         ),
         pytest.param(
-            READY._replace(has_replicas=False, is_new_verified=False),
-            "Done",
-            id="without pods nothing is verified",
+            READY._replace(has_replicas=False, desired="Complete"),
+            "Preparing",
+            id="without pods the name stays",
         ),
     ],
 )
-def test_what_keeps_a_new_model_from_serving(facts: _RolloutFacts, want: str) -> None:
-    assert _ROLLOUT_CASES[decide(facts)].state == want
+def test_what_keeps_a_new_model_from_serving(facts: RolloutFacts, want: str) -> None:
+    assert decide_rollout(facts) == want

@@ -20,20 +20,20 @@ from embedserve_operator.errors import (
     NotFoundError,
     RefusedError,
 )
-from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER, KubeClient
+from embedserve_operator.kube.client import FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER, KubeClient
 from embedserve_operator.kube.kinds import JOB, POD, SCALER_KINDS
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Object
 from embedserve_operator.kube.views.workloads import Workload
-from embedserve_operator.manifests.metadata import SPACE_LABEL, read_ref
-from embedserve_operator.plan import Plan, PodLabel, ReplicasHandOver
+from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
+from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasHandOver
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Child, Resource
 
 log = logging.getLogger(__name__)
 
-_OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
+_OURS = frozenset({FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER})
 
 
 _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
@@ -76,6 +76,10 @@ class ChildApplier:
         """
         results = PassResults(observed)
         namespace = observed.resource.key.namespace
+        for time in plan.replacement_times:
+            ref = ChildRef("Deployment", time.deployment)
+            if not results.record(ref, await _attempt(ref, self._apply_replacement_time(time, observed))):
+                return results.merge()  # the Service must not lead elsewhere before
         for job in plan.jobs_to_delete:
             ref = ChildRef(JOB, job.name)
             log.info("%s: delete %s: another try, or no longer wanted", observed.resource.key, ref)
@@ -87,8 +91,14 @@ class ChildApplier:
         for manifest in plan.children:
             ref = read_ref(manifest)
             if results.may_write(ref):
-                work = self._bring_up_to_date(manifest, observed, plan.hand_over)
+                hand_over = next((one for one in plan.hand_overs if ref == _read_target(one)), None)
+                work = self._bring_up_to_date(manifest, observed, hand_over)
                 results.record(ref, await _attempt(ref, work, manifest))
+        applied = {read_ref(manifest) for manifest in plan.children}
+        for hand_over in plan.hand_overs:
+            ref = _read_target(hand_over)
+            if ref not in applied:
+                results.record(ref, await _attempt(ref, self._claim_replicas(observed, hand_over)))
         for label in plan.labels:
             ref = ChildRef(POD, label.pod.name)
             results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
@@ -156,12 +166,29 @@ class ChildApplier:
         except (ConflictError, NotFoundError):
             return  # the pod is gone, or another one has its name
 
+    async def _apply_replacement_time(self, time: ReplacementTime, observed: ObservedState) -> None:
+        """Write on a Deployment when it was replaced, beside what else was applied to it."""
+        key, ref = observed.resource.key, ChildRef("Deployment", time.deployment)
+        there = observed.find_child(ref)
+        if there is None:
+            return
+        log.info("%s: %s was replaced: %s", key, ref, time.replaced_at or "no longer")
+        annotations = {} if time.replaced_at is None else {REPLACED_AT: time.replaced_at}
+        meta = {"name": ref.name, "namespace": key.namespace, "uid": there.uid, "annotations": annotations}
+        manifest = {"apiVersion": "apps/v1", "kind": ref.kind, "metadata": meta}
+        try:
+            answer = await self._kube.apply(manifest, force=True, manager=HISTORY_MANAGER)
+            self._objects.put(ref.kind, answer)
+        except (ConflictError, NotFoundError):
+            return  # the Deployment is gone, or another one has its name
+
     async def _bring_up_to_date(
         self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None
     ) -> ApplyFailure | None:
         why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
         if why is None:
-            await self._follow_replicas(manifest, observed, hand_over)
+            if hand_over is not None:
+                await self._claim_replicas(observed, hand_over)
             return None
         return await self._apply_child(manifest, why, observed, hand_over)
 
@@ -177,37 +204,27 @@ class ChildApplier:
             if existing is not None and owner != observed.resource.uid:
                 return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
         log.info("%s: apply %s: %s", key, ref, why)
-        claims = hand_over is not None and ref == ChildRef("Deployment", hand_over.deployment)
         failure = None if exists else await self._check_image_volumes(manifest)
         if failure is not None:
             return failure
-        if hand_over is not None and claims and exists:
-            await self._claim_replicas(manifest, hand_over)
+        if hand_over is not None and exists:
+            await self._claim_replicas(observed, hand_over)
         failure = await self._apply_over_conflicts(manifest)
-        if hand_over is not None and claims and not exists and failure is None:
-            await self._claim_replicas(manifest, hand_over)
+        if hand_over is not None and not exists and failure is None:
+            await self._claim_replicas(observed, hand_over)
         return failure
 
-    async def _follow_replicas(
-        self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None
-    ) -> None:
-        """Claim another number of pods for a Deployment that is otherwise as it should be."""
-        if hand_over is None or read_ref(manifest) != ChildRef("Deployment", hand_over.deployment):
-            return
-        log.info("%s: %s pods for %s", observed.resource.key, hand_over.replicas, hand_over.deployment)
-        await self._claim_replicas(manifest, hand_over)
-
-    async def _claim_replicas(self, manifest: Manifest, hand_over: ReplicasHandOver) -> None:
-        """Keep the number of pods that is no longer sent, until an autoscaler writes another one."""
-        meta = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    async def _claim_replicas(self, observed: ObservedState, hand_over: ReplicasHandOver) -> None:
+        """Set the number of pods of a Deployment that is otherwise as it should be, or about to be."""
+        key = observed.resource.key
+        log.info("%s: %s pods for %s", key, hand_over.replicas, hand_over.deployment)
         claim = {
-            "apiVersion": manifest["apiVersion"],
-            "kind": manifest["kind"],
-            "metadata": meta,
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": hand_over.deployment, "namespace": key.namespace},
             "spec": {"replicas": hand_over.replicas},
         }
-        got = await self._kube.apply(claim, force=True, manager=SCALE_MANAGER)
-        self._objects.put(manifest["kind"], got)
+        self._objects.put("Deployment", await self._kube.apply(claim, force=True, manager=SCALE_MANAGER))
 
     async def _apply_over_conflicts(self, manifest: Manifest) -> ApplyFailure | None:
         """Apply a manifest.
@@ -235,6 +252,10 @@ class ChildApplier:
         answer = await self._kube.apply(manifest, force=force)
         self._applied.record(manifest, answer)
         self._objects.put(manifest["kind"], answer)
+
+
+def _read_target(hand_over: ReplicasHandOver) -> ChildRef:
+    return ChildRef("Deployment", hand_over.deployment)
 
 
 async def _attempt(

@@ -24,9 +24,12 @@ from embedserve_operator.manifests.mesh import build_mesh_annotations
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FETCHED,
+    FOLLOWED,
+    IMMEDIATE_FIELDS,
     MODEL_BYTES,
     MODEL_FIELDS,
     SCALED_BY,
+    SETTINGS,
     SPACE_LABEL,
     TEMPLATE_HASH,
     add_fingerprint,
@@ -69,13 +72,19 @@ def fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
 
 
 def build_deployment(
-    pods: PodInputs, *, space: str | None, report: ModelReport | None = None, model_bytes: int | None = None
+    pods: PodInputs,
+    *,
+    space: str | None,
+    report: ModelReport | None = None,
+    model_bytes: int | None = None,
+    followed: str = "",
 ) -> Manifest:
     """Return the Deployment of a revision.
 
     `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
     the template would restart the pods. `report` is what a Job has found out about the model on the volume.
-    `model_bytes` is the size of the model's files, if the pods are to be made for it.
+    `model_bytes` is the size of the model's files, if the pods are to be made for it. `followed` says how far the
+    Deployment has followed a manifest that asks for another model; it is empty where the manifest asks for this one.
     """
     resource, spec, revision = pods.resource, pods.spec, pods.revision
     meta = build_metadata(resource, deployment_name(resource, revision), revision)
@@ -101,8 +110,10 @@ def build_deployment(
             },
         }
     )
+    # What does not change what runs is not part of the fingerprint.
+    remembered = {SETTINGS: format_settings(spec), **({FOLLOWED: followed} if followed else {})}
+    made["metadata"]["annotations"] = {**made["metadata"]["annotations"], **remembered}
     if space is not None:
-        # The label is not part of the fingerprint: learning what the pods make does not change what runs.
         made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
     return made
 
@@ -120,6 +131,14 @@ def _build_strategy(hardware: HardwareClass, volume: ModelVolume | None) -> Mani
 def build_declaration(spec: EmbeddingServiceSpec) -> str:
     """Return the fields of the spec that declare the model, in a form that can be put into another spec."""
     return canonical({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
+
+
+def format_settings(spec: EmbeddingServiceSpec) -> str:
+    """Return the fields of the spec that say how the pods of its model run, in a form that can be put into another
+    spec.
+    """
+    others = (*MODEL_FIELDS, *IMMEDIATE_FIELDS)
+    return canonical({key: value for key, value in spec.as_wire().items() if key not in others})
 
 
 def build_pod_template(pods: PodInputs, *, report: ModelReport | None, model_bytes: int | None) -> Manifest:

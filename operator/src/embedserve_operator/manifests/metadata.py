@@ -33,6 +33,16 @@ DECLARATION = "embedserve.dev/declaration"
 """Annotation on Deployments: the fields of the manifest that declare the model, as JSON."""
 MODEL_FIELDS = ("model", "promptName", "prompts")
 """The fields of the spec that declare the model."""
+IMMEDIATE_FIELDS = ("suspend", "auth", "rollout", "service", "networkPolicy", "monitoring", "jobs")
+"""The fields of the spec that hold for the whole service at once, whichever of its models serves."""
+SETTINGS = "embedserve.dev/settings"
+"""Annotation on Deployments: the fields of the manifest that are in neither of these two, as JSON."""
+FOLLOWED = "embedserve.dev/followed"
+"""Annotation on a Deployment that serves while the manifest asks for another model, as JSON: the revision of that
+model, and the settings of the manifest up to which the Deployment has followed it.
+"""
+REPLACED_AT = "embedserve.dev/replaced-at"
+"""Annotation on Deployments of earlier models: when another one took the service's name."""
 MODEL_BYTES = "embedserve.dev/model-bytes"
 """Annotation on Deployments: the size of the model's files that the pod template was made for."""
 TEMPLATE_HASH = "embedserve.dev/template"

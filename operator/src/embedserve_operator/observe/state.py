@@ -37,7 +37,7 @@ from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import FetchingPod, PodReplies, PodState
 from embedserve_operator.state.resource import Child, Resource
-from embedserve_operator.state.workloads import AutoscalerState
+from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,14 @@ def observe(
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
     found = tuple(sorted((_read_pod(pod, replies or {}) for pod in received.pods), key=lambda pod: pod.name))
     jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
+    deployments = tuple(read_deployment(c.view) for c in own if isinstance(c.view, Deployment))
     service = next((c.view for c in own if c.ref == ChildRef("Service", read.key.name)), None)
     return ObservedState(
         resource=read,
         children=tuple(own),
-        deployments=tuple(read_deployment(c.view) for c in own if isinstance(c.view, Deployment)),
+        deployments=deployments,
         autoscalers=_read_autoscalers(everything, {read.uid, *scaled}),
-        serving_revision=_find_serving_revision(read, service),
+        serving_revision=_find_serving_revision(read, service, deployments),
         pods=tuple(replace(pod, failure=_drop_early_failure(pod.failure, now)) for pod in found),
         cluster=cluster,
         now=now,
@@ -156,10 +157,17 @@ def _read_autoscalers(children: Iterable[Child], makers: Collection[str]) -> tup
     )
 
 
-def _find_serving_revision(resource: Resource, service: Object | None) -> str | None:
-    """Return the revision that the Service selects, or the last published one while the Service is deleted."""
+def _find_serving_revision(
+    resource: Resource, service: Object | None, deployments: Iterable[DeploymentState]
+) -> str | None:
+    """Return the revision that the Service selects; while the Service is deleted, the one that served while the
+    manifest asked for another model, or the last published one.
+    """
     if isinstance(service, Service):
         return service.spec.selector.get(REVISION_LABEL) or None
+    for one in deployments:
+        if one.followed and not one.replaced_at:
+            return one.revision
     for requirement in (resource.status.selector or "").split(","):
         label, _, value = requirement.partition("=")
         if label == REVISION_LABEL:

@@ -12,13 +12,16 @@ from embedserve_operator.kube.views.workloads import (
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FINGERPRINT,
+    FOLLOWED,
     MODEL_BYTES,
+    REPLACED_AT,
     REVISION_LABEL,
     SCALED_BY,
+    SETTINGS,
     SPACE_LABEL,
     TEMPLATE_HASH,
 )
-from embedserve_operator.observe.pods import read_mounted_config_map
+from embedserve_operator.observe.pods import read_annotated_report, read_mounted_config_map
 from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 
@@ -42,6 +45,10 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
         creation_problem=_find_creation_problem(status),
         template_hash=template.metadata.annotations.get(TEMPLATE_HASH, ""),
         declaration=metadata.annotations.get(DECLARATION, ""),
+        settings=metadata.annotations.get(SETTINGS, ""),
+        followed=metadata.annotations.get(FOLLOWED, ""),
+        replaced_at=metadata.annotations.get(REPLACED_AT, ""),
+        report=read_annotated_report(template.metadata),
         model_bytes=int(size) if size.isdecimal() else None,
         runtime_class=template.spec.runtime_class_name or None,
     )

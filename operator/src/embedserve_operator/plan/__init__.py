@@ -6,6 +6,7 @@ from embedserve_operator.plan.plan import (
     PlannedStatus,
     PodLabel,
     PodMessage,
+    ReplacementTime,
     ReplicasHandOver,
     SelfCheckRequest,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "PlannedStatus",
     "PodLabel",
     "PodMessage",
+    "ReplacementTime",
     "ReplicasHandOver",
     "SelfCheckRequest",
     "make_plan",

@@ -33,11 +33,13 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
     is_scaled = not rollout.is_waiting and (
         preparation.can_serve or observed.find_deployment(rollout.desired) is not None
     )
+    serving = evaluation.serving
     found = (
         *preparation.children,
         build.config_map,
         plan_pin(observed, spec, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
+        *((serving.config_map, serving.deployment) if serving is not None else ()),
         build.deployment if preparation.can_serve else None,
         *(
             build_space_service(resource, spec.service, space, is_current=space == rollout.space)
@@ -45,6 +47,7 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
         ),
         build_service(resource, spec.service, rollout.serving, rollout.space),
         *(build_scalers(observed, spec, settings, rollout.desired) if is_scaled else ()),
+        *(build_scalers(observed, serving.spec, settings, rollout.serving) if serving is not None else ()),
         build_disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
             build_disruption_budget(
@@ -89,13 +92,13 @@ def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
     # What the Service pointed at goes only after the Service was seen to point at the desired revision.
     switched = observed.serving_revision == rollout.desired
     keep = rollout.serving if switched else observed.serving_revision
-    if preparation.must_clear:
+    if preparation.must_clear or rollout.is_serving_broken:
         keep = None
     # A revision that waits for another fetch or conversion stays as it is.
     stay = {keep} if preparation.can_serve or preparation.must_clear else {keep, rollout.desired}
     retained = [found for found in observed.deployments if found.revision in stay]
     needed |= {ChildRef("Deployment", found.name) for found in retained}
-    if keep != rollout.desired:
+    if keep != rollout.desired and evaluation.serving is None:
         # Its autoscaler has the same name, and stays with it.
         needed |= {
             ChildRef(kind, found.name)
@@ -103,7 +106,7 @@ def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
             if found.is_autoscaled
             for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
         }
-    back = set() if preparation.must_clear else {one.previous.revision for one in rollout.retained}
+    back = {one.previous.revision for one in rollout.retained}
     needed |= {ChildRef("Deployment", found.name) for found in observed.deployments if found.revision in back}
     in_use = {pod.config_map for pod in observed.pods} | {found.config_map for found in observed.deployments}
     in_use |= {found.config_map for found in observed.jobs if found.phase == "Running"}

@@ -55,10 +55,19 @@ class PlannedStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasHandOver:
-    """Says which number of pods of a Deployment is to be claimed for an autoscaler."""
+    """Says which number of pods is to be claimed for a Deployment whose manifest does not send it."""
 
     deployment: str
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementTime:
+    """Says what is to be written on a Deployment about the time at which another model took the service's name."""
+
+    deployment: str
+    replaced_at: str | None
+    """The time; None where the Deployment serves, so that nothing should be written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,10 @@ class Plan:
     """The Jobs to create, unless they exist by then."""
     jobs_to_delete: tuple[JobState, ...] = ()
     """The Jobs to delete."""
-    hand_over: ReplicasHandOver | None = None
+    hand_overs: tuple[ReplicasHandOver, ...] = ()
+    """The numbers of pods to claim, at most one for a Deployment."""
+    replacement_times: tuple[ReplacementTime, ...] = ()
+    """What is to be written before any child, so that it is not lost whatever happens then."""
     labels: tuple[PodLabel, ...] = ()
     messages: tuple[PodMessage, ...] = ()
     """The messages to send before anything is written, in their order."""

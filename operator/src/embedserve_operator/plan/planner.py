@@ -11,13 +11,14 @@ from embedserve_operator.plan.evaluation import Evaluation
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
 from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
 from embedserve_operator.plan.model_volume import find_cache_refusal
-from embedserve_operator.plan.plan import Plan
+from embedserve_operator.plan.plan import Plan, ReplicasHandOver
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.plan.refused_change import keep_served_model
-from embedserve_operator.plan.revision_build import build_revision
+from embedserve_operator.plan.replacement_times import plan_replacement_times
+from embedserve_operator.plan.revision_build import build_revision, build_serving
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
-from embedserve_operator.plan.scaling import plan_hand_over
+from embedserve_operator.plan.scaling import plan_frozen_replicas, plan_hand_over, plan_serving_hand_over
 from embedserve_operator.plan.serving_status import build_rollout_status, keep_published_status
 from embedserve_operator.plan.status_report import build_status_report
 from embedserve_operator.settings import RenderSettings
@@ -59,12 +60,13 @@ def _evaluate(
     build = build_revision(observed, spec, settings)
     observed = replace(observed, fetched=build.fetched)
     rollout = plan_rollout(observed, spec, build.desired)
-    return Evaluation(observed, spec, settings, build, rollout, refused)
+    serving = None if build.preparation.must_clear else build_serving(observed, spec, settings, rollout)
+    return Evaluation(observed, spec, settings, build, rollout, serving, refused)
 
 
 def _build_plan(evaluation: Evaluation) -> Plan:
     """Return the plan for a spec."""
-    observed, spec, rollout = evaluation.observed, evaluation.spec, evaluation.rollout
+    observed, rollout = evaluation.observed, evaluation.rollout
     build, preparation = evaluation.build, evaluation.build.preparation
     children = build_children(evaluation)
     asked = find_fetching_pods(observed, build.desired, preparation.fetch)
@@ -77,7 +79,8 @@ def _build_plan(evaluation: Evaluation) -> Plan:
         status=build_status_report(evaluation, asked),
         jobs_to_create=preparation.jobs_to_create,
         jobs_to_delete=preparation.jobs_to_delete,
-        hand_over=plan_hand_over(observed, spec, rollout) if preparation.can_serve else None,
+        hand_overs=_plan_hand_overs(evaluation),
+        replacement_times=plan_replacement_times(observed, rollout),
         labels=plan_pod_labels(observed),
         messages=plan_messages(observed, rollout),
         self_checks=plan_self_checks(observed, rollout, build.desired),
@@ -85,6 +88,20 @@ def _build_plan(evaluation: Evaluation) -> Plan:
         unstarted_jobs=find_unstarted_jobs(observed),
         wake_after=max(1, min(ends) - observed.now) if ends else None,
     )
+
+
+def _plan_hand_overs(evaluation: Evaluation) -> tuple[ReplicasHandOver, ...]:
+    """Return the numbers of pods to claim."""
+    observed, spec, rollout = evaluation.observed, evaluation.spec, evaluation.rollout
+    serving, preparation = evaluation.serving, evaluation.build.preparation
+    found = [plan_hand_over(observed, spec, rollout) if preparation.can_serve else None]
+    frozen = [one.previous.revision for one in rollout.retained]
+    if serving is not None:
+        found.append(plan_serving_hand_over(observed, serving.spec, rollout.serving))
+    elif rollout.is_waiting and not (rollout.is_serving_broken or preparation.must_clear):
+        frozen.append(rollout.serving)
+    found += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]
+    return tuple(one for one in found if one is not None)
 
 
 def _plan_without_model_change(evaluation: Evaluation) -> Plan:

@@ -1,5 +1,5 @@
 """This module builds the revision that a spec declares: its configuration, its Deployment, and how far its
-model has been prepared.
+model has been prepared; and the revision that serves meanwhile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.plan.model_volume import choose_model_volume
 from embedserve_operator.plan.preparation import Preparation, plan_preparation
 from embedserve_operator.plan.revision import compute_revision
-from embedserve_operator.plan.rollout import DesiredRevision
+from embedserve_operator.plan.rollout import DesiredRevision, Rollout
 from embedserve_operator.plan.scaling import choose_replicas
+from embedserve_operator.plan.served_spec import build_served_spec
 from embedserve_operator.plan.template_inputs import TemplateInputs, build_deployment_for_inputs
 from embedserve_operator.plan.vector_spaces import find_vector_space
 from embedserve_operator.settings import RenderSettings
@@ -72,5 +73,53 @@ def build_revision(
     # What is not prepared cannot be complete.
     fingerprint = read_fingerprint(deployment) if preparation.is_ready else ""
     replicas = choose_replicas(observed, spec, revision)
-    desired = DesiredRevision(revision, fingerprint, read_template_hash(deployment), replicas)
+    desired = DesiredRevision(
+        revision, fingerprint, read_template_hash(deployment), replicas, is_sole_user=preparation.must_clear
+    )
     return RevisionBuild(config, deployment, desired, volume, preparation)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingBuild:
+    """Holds the revision that serves while the manifest asks for another model."""
+
+    spec: EmbeddingServiceSpec
+    """The manifest of that revision."""
+    config_map: Manifest
+    deployment: Manifest
+
+
+def build_serving(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout
+) -> ServingBuild | None:
+    """Return the revision that serves meanwhile as the later edits of the manifest make it; None where it stays as it
+    is, or makes room.
+    """
+    there = observed.find_deployment(rollout.serving)
+    if not rollout.is_waiting or rollout.is_serving_broken or there is None:
+        return None
+    served = build_served_spec(there, spec, rollout.desired)
+    if served is None:
+        return None
+    config = build_config_map(observed.resource, served.spec, settings)
+    pods = PodInputs(
+        resource=observed.resource,
+        spec=served.spec,
+        settings=settings,
+        revision=rollout.serving,
+        config=config["metadata"]["name"],
+        volume=choose_model_volume(observed, served.spec),
+    )
+
+    def build_for(inputs: TemplateInputs) -> Manifest:
+        return build_deployment(
+            replace(pods, runtime_class=inputs.runtime_class),
+            space=rollout.space,
+            report=there.report,
+            model_bytes=inputs.model_bytes,
+            followed=served.followed,
+        )
+
+    present = find_runtime_class(served.spec, settings, observed.cluster)
+    deployment = build_deployment_for_inputs(observed, rollout.serving, there.report, present, build_for)
+    return ServingBuild(served.spec, config, deployment)

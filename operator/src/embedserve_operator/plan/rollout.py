@@ -7,11 +7,18 @@ then switches in one write. A new model that cannot start takes nothing away.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests.metadata import space_name
+from embedserve_operator.plan.rollout_cases import (
+    Readiness,
+    RolloutFacts,
+    RolloutState,
+    ServingState,
+    SpaceChange,
+    decide_rollout,
+)
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
     RetainedRevision,
@@ -23,8 +30,6 @@ from embedserve_operator.plan.vector_spaces import (
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState
 from embedserve_operator.state.workloads import DeploymentState
-
-RolloutState = Literal["Done", "Preparing", "Checking", "Held", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,10 @@ class Rollout:
     desired_space: str | None = None
     previous_spaces: tuple[PreviousVectorSpace, ...] = ()
     retained: tuple[RetainedRevision, ...] = ()
+    has_replicas: bool = True
+    """Whether the manifest asks for any pods."""
+    is_serving_broken: bool = False
+    """Whether the serving revision cannot serve again, so that its Deployment makes room while the name waits."""
 
     @property
     def is_waiting(self) -> bool:
@@ -52,7 +61,8 @@ class Rollout:
     @property
     def is_done(self) -> bool:
         """Whether everything is as the manifest asks."""
-        return self.is_complete and self.state in ("Done", "Held")
+        # Where no pod should run, nothing more is to be proved for now.
+        return self.is_complete and (self.state in ("Done", "Held") or not self.has_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class DesiredRevision:
     template_hash: str
     """Hash of its pod template."""
     replicas: int
+    is_sole_user: bool = False
+    """Whether its pods cannot run beside those of another revision, which the volume of models does not take."""
 
 
 def plan_rollout(observed: ObservedState, spec: EmbeddingServiceSpec, desired: DesiredRevision) -> Rollout:
@@ -75,69 +87,22 @@ def plan_rollout(observed: ObservedState, spec: EmbeddingServiceSpec, desired: D
     current = observed.serving_revision
     serving = desired.revision if state == "Done" or current is None else current
     known = find_previous_spaces(observed, serving)
+    space = find_vector_space(observed, serving)
     return Rollout(
         desired=desired.revision,
         serving=serving,
         is_complete=complete and not find_unexpected_pods(observed, serving),
         state=state,
-        space=find_vector_space(observed, serving),
+        space=space,
         desired_space=find_vector_space(observed, desired.revision),
         previous_spaces=known,
-        retained=find_retained_revisions(
-            observed, spec, known, others=frozenset((serving, desired.revision))
-        ),
+        retained=()
+        if desired.is_sole_user
+        else find_retained_revisions(observed, spec, known, others=frozenset((serving, desired.revision))),
+        has_replicas=desired.replicas > 0,
+        is_serving_broken=serving != desired.revision
+        and _classify_serving(observed, serving, space) == "Broken",
     )
-
-
-class _RolloutFacts(NamedTuple):
-    """Holds what decides whether the desired revision takes over from another one."""
-
-    policy: str
-    """What the manifest asks for when the vector space changes."""
-    is_name_guarded: bool
-    """Whether the policy is Refuse, and the service's name stands for a vector space."""
-    is_other_space: bool
-    """Whether the desired revision makes another vector space, or will never tell since it has no pods."""
-    is_old_alive: bool
-    """Whether the old revision serves, or waiting may bring it back."""
-    is_new_complete: bool
-    has_replicas: bool
-    """Whether the manifest asks for any pods."""
-    is_new_verified: bool
-    is_held: bool
-    """Whether the manifest holds back another vector space."""
-
-
-class _RolloutCase(NamedTuple):
-    """Maps facts to a state; None stands for any value."""
-
-    state: RolloutState
-    policy: str | None = None
-    is_name_guarded: bool | None = None
-    is_other_space: bool | None = None
-    is_old_alive: bool | None = None
-    is_new_complete: bool | None = None
-    has_replicas: bool | None = None
-    is_new_verified: bool | None = None
-    is_held: bool | None = None
-
-    def matches(self, facts: _RolloutFacts) -> bool:
-        """Return whether the case is about these facts."""
-        return all(wanted in (None, found) for wanted, found in zip(self[1:], facts, strict=True))
-
-
-_ROLLOUT_CASES = (
-    _RolloutCase("Refused", is_name_guarded=True, is_other_space=True),
-    # A broken old model is not in the way, unless its vector space is what Refuse protects.
-    _RolloutCase("Done", is_name_guarded=False, is_old_alive=False),
-    _RolloutCase("Done", policy="InPlace"),
-    _RolloutCase("Done", is_new_complete=True, has_replicas=False),
-    _RolloutCase("Preparing", is_new_complete=False),
-    _RolloutCase("Checking", is_new_verified=False),
-    _RolloutCase("Held", is_held=True),
-    _RolloutCase("Done"),
-)
-"""The first case that matches decides."""
 
 
 def _decide_state(
@@ -146,31 +111,28 @@ def _decide_state(
     current = observed.serving_revision
     if current is None or current == desired.revision:
         return "Done"
-    facts = _collect_facts(observed, spec, desired, current, complete=complete)
-    return next(case.state for case in _ROLLOUT_CASES if case.matches(facts))
-
-
-def _collect_facts(
-    observed: ObservedState,
-    spec: EmbeddingServiceSpec,
-    desired: DesiredRevision,
-    current: str,
-    *,
-    complete: bool,
-) -> _RolloutFacts:
     old, new = find_vector_space(observed, current), find_vector_space(observed, desired.revision)
     policy = spec.rollout.on_new_vector_space
-    return _RolloutFacts(
-        policy=policy,
-        is_name_guarded=policy == "Refuse" and _has_vector_space(observed, current, old),
-        # Without pods of the new model, nobody finds out what it makes.
-        is_other_space=new != old and (new is not None or desired.replicas == 0),
-        is_old_alive=_can_serve(observed, current),
-        is_new_complete=complete,
-        has_replicas=desired.replicas > 0,
-        is_new_verified=_is_verified(observed, desired),
-        is_held=spec.rollout.hold and old != new,
+    readiness: Readiness = "Complete" if complete else "Incomplete"
+    if complete and desired.replicas > 0 and _is_verified(observed, desired):
+        readiness = "Proved"
+    return decide_rollout(
+        RolloutFacts(
+            # On a volume that one pod can mount, the old pods have to stop first.
+            policy="InPlace" if desired.is_sole_user and policy == "BlueGreen" else policy,
+            serving=_classify_serving(observed, current, old),
+            space=_compare_spaces(old, new),
+            desired=readiness,
+            has_replicas=desired.replicas > 0,
+            is_held=spec.rollout.hold,
+        )
     )
+
+
+def _compare_spaces(old: str | None, new: str | None) -> SpaceChange:
+    if old is None or new is None:
+        return "Unknown"
+    return "Same" if old == new else "Other"
 
 
 def is_complete(deployment: DeploymentState, fingerprint: str, replicas: int) -> bool:
@@ -212,26 +174,22 @@ def _is_verified(observed: ObservedState, desired: DesiredRevision) -> bool:
     )
 
 
-def _has_vector_space(observed: ObservedState, revision: str, space: str | None) -> bool:
-    """Return whether the service's name stands for a vector space: that of a model that serves, or that was
-    stopped.
-    """
+def _classify_serving(observed: ObservedState, revision: str, space: str | None) -> ServingState:
+    """Return what is to be had of the revision that has the name, whose vector space is `space`."""
     deployment = observed.find_deployment(revision)
-    if deployment is None or space is None:
-        return False
-    return deployment.desired_replicas == 0 or _can_serve(observed, revision)
+    if deployment is not None and deployment.desired_replicas > 0 and _may_serve(observed, deployment):
+        return "Alive"
+    if space is None:
+        return "Unused"
+    return "Stopped" if deployment is not None and deployment.desired_replicas == 0 else "Broken"
 
 
-def _can_serve(observed: ObservedState, revision: str) -> bool:
-    """Return whether an old revision is worth keeping: it serves, or waiting may bring it back.
+def _may_serve(observed: ObservedState, deployment: DeploymentState) -> bool:
+    """Return whether the pods of a Deployment serve, or waiting may bring them back.
 
-    A revision that never will, because its own model is broken, must not be in the way, nor hold resources
-    that the new one needs.
+    A revision that never will, because its own model is broken, must not hold resources that the new one needs.
     """
-    deployment = observed.find_deployment(revision)
-    if deployment is None or deployment.desired_replicas == 0:
-        return False
     if deployment.ready > 0:
         return True
-    failures = [pod.failure for pod in observed.list_pods(revision) if pod.failure is not None]
+    failures = [pod.failure for pod in observed.list_pods(deployment.revision) if pod.failure is not None]
     return all(failure.is_transient for failure in failures)

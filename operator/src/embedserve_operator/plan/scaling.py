@@ -93,6 +93,38 @@ def plan_hand_over(
     return ReplicasHandOver(name, follows) if follows > deployment.desired_replicas else None
 
 
+def plan_serving_hand_over(
+    observed: ObservedState, spec: EmbeddingServiceSpec, serving: str
+) -> ReplicasHandOver | None:
+    """Return the number to claim for the autoscaler of the revision that serves meanwhile, whose manifest is `spec`."""
+    there = observed.find_deployment(serving)
+    if fixed_replicas(spec) is not None or (there is not None and there.is_autoscaled):
+        return None
+    name = deployment_name(observed.resource, serving)
+    return ReplicasHandOver(name, _choose_first_replicas(observed, spec, serving))
+
+
+def plan_frozen_replicas(
+    observed: ObservedState, spec: EmbeddingServiceSpec, revision: str
+) -> ReplicasHandOver | None:
+    """Return the number to claim for a Deployment that otherwise stays as it is: none where no pod should run, and
+    again as many as the service has where pods should run and it has none.
+    """
+    there = observed.find_deployment(revision)
+    if there is None:
+        return None
+    serving = observed.find_deployment(observed.serving_revision or "")
+    wanted = fixed_replicas(spec)
+    if wanted is None:
+        may_rest = spec.autoscaling is not None and spec.autoscaling.min_replicas == 0
+        if may_rest and there == serving:
+            return None
+        wanted = _clamp_replicas(spec, serving.desired_replicas if serving is not None else 0)
+    if (wanted == 0) == (there.desired_replicas == 0):
+        return None
+    return ReplicasHandOver(there.name, wanted)
+
+
 def _choose_first_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str) -> int:
     """Return the number that an autoscaler starts from: that of the running pods, within its bounds."""
     running = observed.find_deployment(revision) or observed.find_deployment(observed.serving_revision or "")

@@ -1,12 +1,14 @@
 """This module finds vector spaces: which one a revision makes, which ones were served before, and which
 revisions of those are retained.
 
-All of it is found again in each pass, from what pods and Deployments say and from the published status. So
-an operator that dies between any two writes leaves nothing behind that the next one does not find.
+All of it is found again in each pass, from what pods and Deployments say; the published status only adds what
+nobody else knows any more. So an operator that dies between any two writes, and a status that is lost, leave nothing
+behind that the next pass does not find.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embedserve_operator.api.times import parse_duration, parse_moment
@@ -89,10 +91,51 @@ def find_dimensions(observed: ObservedState, revision: str) -> int | None:
 
 def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:
     """Return the previous vector spaces, the latest first, once `serving` has the service's name."""
+    now = find_vector_space(observed, serving)
+    published = {one.space: one for one in _find_published_spaces(observed, serving, now)}
+    found = published | {
+        one.space: one for one in _find_replaced_deployments(observed, serving, now, published)
+    }
+    # Of equal times, the one that is replaced now is the latest.
+    latest = sorted(
+        found.values(), key=lambda one: (-one.replaced_at, one.revision != observed.serving_revision)
+    )
+    return tuple(latest[:MAX_PREVIOUS_SPACES])
+
+
+def _find_replaced_deployments(
+    observed: ObservedState, serving: str, now: str | None, published: Mapping[str, PreviousVectorSpace]
+) -> list[PreviousVectorSpace]:
+    """Return the previous vector spaces whose Deployments exist, the latest time of each last: the one that is replaced
+    in this pass, and those that say when they were.
+    """
+    found = []
+    for one in observed.deployments:
+        replaced = parse_moment(one.replaced_at)
+        if replaced is None and one.revision == observed.serving_revision:
+            replaced = observed.now
+        space = find_vector_space(observed, one.revision)
+        if one.revision == serving or replaced is None or space is None or space == now:
+            continue
+        before = published.get(space)
+        dimensions, report = (
+            find_dimensions(observed, one.revision),
+            find_model_report(observed, one.revision),
+        )
+        size = report.size_bytes if report is not None else one.model_bytes
+        if before is not None:
+            dimensions, size = dimensions or before.dimensions, size or before.size_bytes
+        found.append(PreviousVectorSpace(space, one.revision, dimensions, size, replaced))
+    return sorted(found, key=lambda one: one.replaced_at)
+
+
+def _find_published_spaces(
+    observed: ObservedState, serving: str, now: str | None
+) -> tuple[PreviousVectorSpace, ...]:
+    """Return the previous vector spaces that the status tells of."""
     published = observed.resource.status.vector_space
     if published is None:
         return ()
-    now = find_vector_space(observed, serving)
     found = []
     passed = published.revision != serving or now is not None
     if published.id is not None and published.revision is not None and passed and published.id != now:
@@ -106,7 +149,7 @@ def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[Previou
         if one.id not in {now, *(previous.space for previous in found)}:
             since = observed.now if replaced is None else replaced
             found.append(PreviousVectorSpace(one.id, one.revision, one.dimensions, one.size_bytes, since))
-    return tuple(found[:MAX_PREVIOUS_SPACES])
+    return tuple(found)
 
 
 def find_retained_revisions(
@@ -120,7 +163,7 @@ def find_retained_revisions(
 
     `others` are revisions that stay anyway.
     """
-    if spec.suspend or spec.rollout.on_new_vector_space == "InPlace":
+    if spec.rollout.on_new_vector_space == "InPlace":
         return ()
     time = parse_duration(spec.rollout.keep_previous)
     found = [

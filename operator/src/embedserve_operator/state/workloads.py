@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embedserve_operator.state.models import ModelReport
+
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
@@ -32,6 +34,16 @@ class DeploymentState:
     """Hash of its pod template."""
     declaration: str = ""
     """The fields of the manifest that declare its model, as JSON; empty when the Deployment does not say."""
+    settings: str = ""
+    """The fields of the manifest that say how its pods run, as JSON; empty when the Deployment does not say."""
+    followed: str = ""
+    """How far it has followed a manifest that asks for another model, as JSON; empty where the manifest asks for its
+    own, or when the Deployment does not say.
+    """
+    replaced_at: str = ""
+    """When another model took the service's name from this one; empty where none did."""
+    report: ModelReport | None = None
+    """What a Job reported about the model, as its pod template says."""
     model_bytes: int | None = None
     """Size of the model's files that its pod template was made for."""
     runtime_class: str | None = None

@@ -1,0 +1,97 @@
+"""This module holds the table by which it is decided whether the revision that the manifest asks for takes over the
+service's name.
+
+Neither the proof of the vectors nor `hold` is skipped because one side has no pods: without pods nothing is proved,
+and the name stays where it is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+RolloutState = Literal["Done", "Preparing", "Checking", "Held", "Refused"]
+"""Done: the desired revision has the name, or takes it. The others say what it waits for."""
+
+Policy = Literal["BlueGreen", "Refuse", "InPlace"]
+
+ServingState = Literal["Alive", "Stopped", "Broken", "Unused"]
+"""What is to be had of the revision that has the name now.
+
+Alive: it serves, or waiting may bring it back. Stopped: it should have no pods, and its vectors have been served.
+Broken: its vectors have been served, and it does not come back by itself. Unused: it has never made vectors, and
+waiting brings none.
+"""
+
+SpaceChange = Literal["Same", "Other", "Unknown"]
+"""Whether the desired revision makes the vector space that the name stands for; Unknown while one of the two is not
+known.
+"""
+
+Readiness = Literal["Incomplete", "Complete", "Proved"]
+"""How far the desired revision is.
+
+Complete: all its pods are ready. Proved: all of them have proved their vectors, and can be reached by the name of
+their vector space.
+"""
+
+
+class RolloutFacts(NamedTuple):
+    """Holds what decides whether the desired revision takes over from another one."""
+
+    policy: Policy
+    """What the manifest asks for when the vector space changes."""
+    serving: ServingState
+    space: SpaceChange
+    desired: Readiness
+    has_replicas: bool
+    """Whether the manifest asks for any pods."""
+    is_held: bool
+    """Whether the manifest holds back another vector space."""
+
+
+class _RolloutCase(NamedTuple):
+    """Maps facts to a state; None stands for any value."""
+
+    state: RolloutState
+    policy: frozenset[str] | None = None
+    serving: frozenset[str] | None = None
+    space: frozenset[str] | None = None
+    desired: frozenset[str] | None = None
+    has_replicas: frozenset[bool] | None = None
+    is_held: frozenset[bool] | None = None
+
+    def matches(self, facts: RolloutFacts) -> bool:
+        """Return whether the case is about these facts."""
+        return all(wanted is None or found in wanted for wanted, found in zip(self[1:], facts, strict=True))
+
+
+_GUARDED = frozenset({"Alive", "Stopped"})
+_YES, _NO = frozenset({True}), frozenset({False})
+
+
+def _one_of(*values: str) -> frozenset[str]:
+    return frozenset(values)
+
+
+ROLLOUT_CASES = (
+    _RolloutCase("Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Other")),
+    # Without pods of the new model, nobody finds out what it makes.
+    _RolloutCase(
+        "Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Unknown"), has_replicas=_NO
+    ),
+    # There is nothing that a client could have stored, and nothing to go back to.
+    _RolloutCase("Done", serving=_one_of("Unused")),
+    # The user's word: no answers until the new pods are ready.
+    _RolloutCase("Done", policy=_one_of("InPlace")),
+    _RolloutCase("Preparing", has_replicas=_NO),
+    _RolloutCase("Preparing", desired=_one_of("Incomplete")),
+    _RolloutCase("Checking", desired=_one_of("Complete")),
+    _RolloutCase("Held", space=_one_of("Other", "Unknown"), is_held=_YES),
+    _RolloutCase("Done"),
+)
+"""The first case that matches decides."""
+
+
+def decide_rollout(facts: RolloutFacts) -> RolloutState:
+    """Return whether the desired revision takes over, or what it waits for."""
+    return next(case.state for case in ROLLOUT_CASES if case.matches(facts))

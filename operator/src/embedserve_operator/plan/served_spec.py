@@ -1,0 +1,110 @@
+"""This module returns the manifest of a revision that serves while the manifest asks for another model.
+
+A Deployment carries the part of the manifest that declares its model, and the part that says how its pods run. What
+the user writes in the same edit as the new model belongs to the new model: its memory, its class of nodes. Every later
+edit is made to both, so that what serves can be scaled, gets new keys and is never out of the user's reach.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from embedserve_operator.api.base import describe_problems
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.views.base import Text, View
+from embedserve_operator.manifests.deployment import format_settings
+from embedserve_operator.manifests.metadata import IMMEDIATE_FIELDS
+from embedserve_operator.plan.revision import compute_revision
+from embedserve_operator.state.workloads import DeploymentState
+
+_WHOLE_FIELDS = frozenset({"resources", "autoscaling"})
+"""Fields whose parts only make sense together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSpec:
+    """Holds the manifest of a revision that serves meanwhile."""
+
+    spec: EmbeddingServiceSpec
+    followed: str
+    """How far the revision has followed the manifest, to be kept with its Deployment."""
+
+
+class _Followed(View):
+    """Holds how far a Deployment has followed a manifest that asks for another model."""
+
+    revision: Text
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+def build_served_spec(
+    deployment: DeploymentState, spec: EmbeddingServiceSpec, desired: str
+) -> ServedSpec | None:
+    """Return the manifest of a revision that serves while `spec` asks for the revision `desired`.
+
+    None is returned where the Deployment does not say what it was made from, or where that and the later edits do not
+    fit together; it stays as it is then.
+    """
+    if not deployment.settings:
+        return None
+    now = json.loads(format_settings(spec))
+    followed = _Followed.parse_json(deployment.followed)
+    # Another model than before came with this edit.
+    before = followed.settings if followed.revision == desired else now
+    wire = spec.as_wire()
+    settings = {
+        **_follow(_parse_object(deployment.settings), before, now),
+        **{field: wire[field] for field in IMMEDIATE_FIELDS if field in wire},
+    }
+    if "autoscaling" in settings:
+        settings["replicas"] = 1
+    found = join_declaration(deployment, settings)
+    if isinstance(found, str):
+        return None
+    return ServedSpec(found, canonical({"revision": desired, "settings": now}))
+
+
+def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> EmbeddingServiceSpec | str:
+    """Return the manifest that declares the model of a Deployment and has these other fields; a reason where that
+    cannot be.
+    """
+    if not deployment.declaration:
+        return "it is not known what the model that is served was declared as"
+    try:
+        found = EmbeddingServiceSpec.model_validate({**settings, **_parse_object(deployment.declaration)})
+    except ValidationError as error:
+        return f"it does not go with the model that is served: {describe_problems(error)}"
+    if compute_revision(found) != deployment.revision:
+        return "another version of the operator has declared the model that is served"
+    return found
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _follow(own: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return `own` with what has changed from `before` to `now`."""
+    made = {}
+    for key in sorted(own.keys() | before.keys() | now.keys()):
+        had, was, asked = own.get(key), before.get(key), now.get(key)
+        found = had if was == asked else asked
+        if (
+            key not in _WHOLE_FIELDS
+            and isinstance(had, dict)
+            and isinstance(was, dict)
+            and isinstance(asked, dict)
+        ):
+            found = _follow(had, was, asked)
+        if found is not None:
+            made[key] = found
+    return made

@@ -1,0 +1,211 @@
+"""What serves while the manifest asks for another model: it keeps the name until the other one has proved its vectors,
+and gets every edit that came after the new model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.builders import (
+    OTHER_REPO,
+    REPO,
+    REPORT,
+    SETTINGS,
+    Cluster,
+    hub_spec,
+    resource,
+    with_pods,
+)
+
+OTHER: dict[str, Any] = {**REPORT, "source": OTHER_REPO, "vectorSpace": "vs1-fedcba9876543210fedc"}
+HOLD = {"hold": True}
+
+
+def serving(**more: Any) -> Cluster:
+    return Cluster(resource(hub_spec(**more))).applied().rolled_out().applied().published()
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    """The manifest with the other model, which is held back."""
+    return hub_spec(OTHER_REPO, rollout=HOLD, **more)
+
+
+def held(before: Cluster | None = None, **more: Any) -> Cluster:
+    """Once the other model is ready at its own name. `more` came in the same edit."""
+    changed = (before or serving()).changed(asked(**more)).applied()
+    return changed.rolled_out(report=OTHER).published().applied().published()
+
+
+def old_name(cluster: Cluster, **more: Any) -> str:
+    return f"docs-{cluster.revision(hub_spec(REPO, **more))}"
+
+
+def deployment(cluster: Cluster, name: str) -> dict[str, Any]:
+    """A Deployment as the cluster has it."""
+    (found,) = [
+        one for one in cluster.children if one["kind"] == "Deployment" and one["metadata"]["name"] == name
+    ]
+    return found
+
+
+def container(found: dict[str, Any]) -> dict[str, Any]:
+    one: dict[str, Any] = found["spec"]["template"]["spec"]["containers"][0]
+    return one
+
+
+def test_a_stopped_service_keeps_its_model_and_comes_back_with_it_although_another_is_asked_for() -> None:
+    cluster = held()
+    old = cluster.service_revision()
+    assert old == cluster.revision(hub_spec(REPO))
+    stopped = cluster.changed(asked(suspend=True)).applied()
+    stopped = stopped.rolled_out(hub_spec(REPO)).rolled_out(report=OTHER).published()
+    stopped = replace(stopped.applied().published(), pods=())
+    assert [deployment(stopped, name)["spec"]["replicas"] for name in stopped.names("Deployment")] == [0, 0]
+    assert stopped.service_revision() == old
+    assert {kind: one.reason for kind, one in stopped.conditions().items()} == {"Ready": "Suspended"}
+    resumed = stopped.changed(asked()).applied()
+    assert [deployment(resumed, name)["spec"]["replicas"] for name in resumed.names("Deployment")] == [1, 1]
+    back = resumed.rolled_out(report=OTHER).applied()
+    assert back.service_revision() == old, "hold is not skipped where the old pods come back later"
+    back = back.rolled_out(hub_spec(REPO)).applied().published()
+    assert back.plan().status.rollout is not None
+    assert back.conditions()["Ready"].reason == "Held"
+    assert back.changed(hub_spec(OTHER_REPO)).applied().service_revision() == cluster.revision()
+
+
+def test_a_broken_model_does_not_take_the_name_of_a_stopped_service() -> None:
+    stopped = serving().changed(hub_spec(OTHER_REPO, suspend=True)).applied()
+    stopped = replace(stopped.rolled_out(hub_spec(REPO)).applied().published(), pods=())
+    resumed = stopped.changed(hub_spec(OTHER_REPO)).applied().started().applied()
+    assert resumed.service_revision() == stopped.revision(hub_spec(REPO))
+    assert len(resumed.names("Deployment")) == 2
+
+
+def test_a_model_that_its_autoscaler_has_scaled_to_zero_keeps_the_name() -> None:
+    scaled = {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
+    idle = with_pods(serving(**scaled), 0).rolled_out(hub_spec(REPO, **scaled))
+    cluster = held(replace(idle, pods=()), **scaled)
+    assert cluster.service_revision() == cluster.revision(hub_spec(REPO))
+    assert old_name(cluster) in cluster.names("Deployment")
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "want"),
+    [
+        pytest.param({"replicas": 4}, ("spec", "replicas"), 4, id="kubectl scale"),
+        pytest.param(
+            {"resources": {"limits": {"memory": "9Gi"}}},
+            ("spec", "template", "spec", "containers", 0, "resources"),
+            {"limits": {"memory": "9Gi"}},
+            id="resources",
+        ),
+        pytest.param(
+            {"pod": {"annotations": {"team": "search"}}},
+            ("spec", "template", "metadata", "annotations", "team"),
+            "search",
+            id="what pods carry",
+        ),
+    ],
+)
+@pytest.mark.parametrize("state", ["held", "preparing"])
+def test_a_later_edit_is_made_to_both_models(
+    more: dict[str, Any], path: tuple[str | int, ...], want: object, state: str
+) -> None:
+    cluster = held() if state == "held" else serving().changed(asked()).applied()
+    edited = cluster.changed(asked(**more)).applied()
+    assert len(edited.names("Deployment")) == 2
+    for name in edited.names("Deployment"):
+        found: Any = deployment(edited, name)
+        for step in path:
+            found = found[step]
+        assert found == want, name
+    assert edited.applied().children == edited.children, "nothing is written again"
+
+
+def test_new_keys_and_images_reach_what_serves() -> None:
+    cluster = held()
+    auth = {"secretRef": {"name": "new-keys", "key": "keys"}}
+    images = {name: replace(one, reference=f"{one.reference}-2") for name, one in SETTINGS.images.items()}
+    later = replace(cluster.changed(asked(auth=auth)), settings=replace(SETTINGS, images=images)).applied()
+    old = deployment(later, old_name(later))
+    assert container(old)["image"] == "embedserve-runtime:test-cpu-2"
+    assert "new-keys" in str(old["spec"]["template"]["spec"]["volumes"])
+
+
+def test_a_raised_maximum_reaches_the_autoscaler_of_what_serves() -> None:
+    def scaled(most: int) -> dict[str, Any]:
+        return {"autoscaling": {"minReplicas": 1, "maxReplicas": most}}
+
+    cluster = held(serving(**scaled(3)), **scaled(3)).changed(asked(**scaled(9))).applied()
+    (scaler,) = [one for one in cluster.children if one["kind"] == "HorizontalPodAutoscaler"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == old_name(cluster)
+    assert scaler["spec"]["maxReplicas"] == 9
+
+
+def test_what_comes_with_the_new_model_is_not_done_to_the_old_one() -> None:
+    served = serving(replicas=3)
+    before = deployment(served, old_name(served))
+    change = {
+        "replicas": 1,
+        "resources": {"limits": {"memory": "1Gi"}},
+        "batching": {"maxClientBatchSize": 7},
+    }
+    cluster = held(served, **change)
+    assert deployment(cluster, old_name(cluster))["spec"] == before["spec"]
+    edited = cluster.changed(asked(**{**change, "batching": {"maxClientBatchSize": 8}})).applied()
+    old = deployment(edited, old_name(edited))
+    assert old["spec"]["replicas"] == 3
+    assert "limits" not in container(old).get("resources", {})
+    mounted = old["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+    (content,) = [
+        one["data"]["runtime.yaml"] for one in edited.children if one["metadata"]["name"] == mounted
+    ]
+    read = yaml.safe_load(content)
+    assert (read["model"]["source"], read["batching"]["max_client_batch_size"]) == (REPO, 8)
+
+
+def test_taking_the_change_back_leaves_what_serves_as_the_manifest_says() -> None:
+    served = serving()
+    back = held(served, replicas=2).changed(hub_spec()).applied().applied()
+    old = deployment(back, old_name(back))
+    assert "embedserve.dev/followed" not in old["metadata"]["annotations"]
+    assert old["spec"] == deployment(served, old_name(served))["spec"]
+    assert set(back.conditions()) == {"Ready"}
+
+
+def test_a_deployment_that_does_not_say_what_it_was_made_from_stops_and_comes_back_as_it_was() -> None:
+    cluster = held(serving(replicas=2), replicas=2)
+    old = old_name(cluster)
+
+    def forget(one: dict[str, Any]) -> dict[str, Any]:
+        annotations = dict(one["metadata"]["annotations"])
+        for name in ("embedserve.dev/settings", "embedserve.dev/followed"):
+            annotations.pop(name, None)
+        return {**one, "metadata": {**one["metadata"], "annotations": annotations}}
+
+    blank = replace(
+        cluster,
+        children=tuple(
+            forget(one) if one["metadata"]["name"] == old and one["kind"] == "Deployment" else one
+            for one in cluster.children
+        ),
+    )
+    stopped = blank.changed(asked(replicas=2, suspend=True)).applied()
+    assert deployment(stopped, old)["spec"] == {**deployment(blank, old)["spec"], "replicas": 0}
+    assert (
+        deployment(stopped.changed(asked(replicas=2)).applied(), old)["spec"]
+        == deployment(blank, old)["spec"]
+    )
+
+
+def test_what_is_kept_of_an_earlier_model_stops_with_the_service_and_comes_back_with_it() -> None:
+    switched = serving().changed(hub_spec(OTHER_REPO)).applied().rolled_out(report=OTHER)
+    switched = switched.applied().published().applied()
+    old = old_name(switched)
+    stopped = switched.changed(hub_spec(OTHER_REPO, suspend=True)).applied().published()
+    assert deployment(stopped, old)["spec"]["replicas"] == 0
+    back = stopped.changed(hub_spec(OTHER_REPO)).applied()
+    assert deployment(back, old)["spec"] == deployment(switched, old)["spec"]
