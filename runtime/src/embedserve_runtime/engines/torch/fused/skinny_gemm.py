@@ -13,8 +13,9 @@ from embedserve_runtime.engines.torch.fused.activations import NO_ACTIVATION
 from embedserve_runtime.engines.torch.fused.kernels import skinny_gemm as skinny_kernels
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 
-# Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it.
-MAX_SKINNY_TOKENS = 32
+# Up to here a kernel of our own, whose epilogue saves one, is faster than the library's product and what follows it: a
+# short text takes 0.82 to 0.85 of the time on an H200, one of 32 tokens 1.09 (docs/engineering/gpu-measurements.md).
+MAX_SKINNY_TOKENS = 16
 # Shared memory that it may take: what every multiprocessor from Ampere on has.
 SHARED_BYTES = 96 * 1024
 # Of the depth, a warp's part of a step.
