@@ -63,12 +63,13 @@ async def test_every_metric_has_help() -> None:
     assert typed == helped
 
 
-async def test_the_model_is_named_with_its_vector_space() -> None:
+async def test_the_model_is_named_with_its_vector_space_and_what_computes_it() -> None:
     async with serve_in_process() as server:
         labels = {
             "model": "tiny",
             "revision": "local",
             "vector_space": "vs2-0123456789abcdef0123",
+            "compute": "float32",
             "dimensions": "8",
             "max_length": "32",
         }

@@ -44,7 +44,7 @@ RANKING = [
 
 
 @pytest.mark.parametrize(("path", "body"), [*EMBEDDING, *RANKING])
-async def test_every_answer_names_its_space_and_no_other_one_is_answered(
+async def test_every_answer_names_its_space_and_what_computes_it_and_no_other_one_is_answered(
     path: str, body: dict[str, Any]
 ) -> None:
     card = (
@@ -59,6 +59,7 @@ async def test_every_answer_names_its_space_and_no_other_one_is_answered(
         refused = await server.client.post(path, json=body, headers={**header, **_space(OTHER)})
     assert (answered.status_code, asked.status_code, refused.status_code) == (200, 200, 409), answered.text
     assert answered.headers["X-Embedserve-Vector-Space"] == SPACE
+    assert answered.headers["X-Embedserve-Compute"] == "float32"
     assert SPACE in refused.text
     assert OTHER in refused.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -21,8 +22,9 @@ from embedserve_runtime.conversion.converting import QuantizationConfig, choose_
 from embedserve_runtime.conversion.quantizing import BlockQuantization, StaticQuantization
 from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading.runners import load_runner
+from embedserve_runtime.loading.runners import choose_variant, load_runner
 from tests.runtime.pipelines.folders import TEXTS, bert, embed
+from tests.support.in_process_server import serve_in_process
 from tests.support.static_models import sentence_transformer
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
 
@@ -86,6 +88,50 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
         is_equal = bool(np.abs(embed(runner, TEXTS) - want).max() <= TINY_MODEL_MAX_ABS_DIFF)
         assert is_equal is (precision == "float32")
     assert load_runner(config).engine.precision == result["chosen"], "auto takes the fastest"
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+async def test_a_converted_variant_tells_its_file_and_the_distance_that_its_report_has(
+    config_of: ConfigOf, precision: str
+) -> None:
+    config = config_of(precision=["int8", "float16"], engine={"kind": "onnx", "precision": precision})
+    (measured,) = [one for one in convert(config)["variants"] if one["precision"] == precision]
+    runner = load_runner(config)
+    async with serve_in_process(model=runner) as server:
+        info = (await server.client.get("/info")).json()
+        embedded = await server.client.post("/embed", json={"inputs": "a text"})
+    word, parity = ("float32", None) if precision == "float32" else (f"{precision}@[0-9a-f]{{12}}", measured)
+    assert re.fullmatch(word, info["compute"])
+    assert embedded.headers["X-Embedserve-Compute"] == info["compute"]
+    assert info["parity"] == (
+        None
+        if parity is None
+        else {
+            "reference": "float32",
+            "mean_cosine": parity["meanCosine"],
+            "min_cosine": parity["minCosine"],
+            "texts": "parity/texts/parity.txt",
+        }
+    )
+
+
+def test_two_conversions_of_one_model_have_one_name_and_other_bytes_have_another(
+    config_of: ConfigOf,
+) -> None:
+    def compute(**settings: Any) -> str:
+        config = config_of(engine={"kind": "onnx", "precision": "int8"}, **settings)
+        convert(config)
+        return load_runner(config).engine.compute
+
+    first = compute(store="one", precision=["int8"])
+    assert compute(store="two", precision=["int8"]) == first
+    config = config_of(store="two", precision=["int8"], engine={"kind": "onnx", "precision": "int8"})
+    artifact, _ = choose_variant(load_runner(config).card, config) or pytest.fail("no artifact")
+    manifest = json.loads((artifact.folder / "manifest.json").read_text())
+    for file in manifest["files"]:
+        file["sha256"] = "0" * 64
+    (artifact.folder / "manifest.json").write_text(json.dumps(manifest))
+    assert load_runner(config).engine.compute != first
 
 
 def test_the_same_inputs_give_the_same_bytes(config_of: ConfigOf) -> None:

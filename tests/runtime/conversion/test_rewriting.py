@@ -21,7 +21,7 @@ from embedserve_runtime.conversion.rewriting import (
 )
 from embedserve_runtime.cpu.features import instruction_set, max_static_weight
 from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, build_session_options
 from embedserve_runtime.engines.onnx.spool import drain_arrays
@@ -83,7 +83,9 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
     graph = FloatGraph(tmp_path / "float32")
     write_model(tmp_path / rewriter, *rewrite(graph, tmp_path / "float32", case), {})
     want, have = (
-        OnnxEngine.load(encoder, tmp_path / name / "model.onnx", name, threads=1).forward(case.batch())
+        OnnxEngine.load(encoder, tmp_path / name / "model.onnx", describe_engine(name, 1)).forward(
+            case.batch()
+        )
         for name in ("float32", rewriter)
     )
     found = compute_cosines(want, have)
@@ -126,7 +128,9 @@ def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_p
     operators = [node.op_type for node in onnx.load(optimized, load_external_data=False).graph.node]
     assert (operators.count("MatMul"), operators.count("Gemm")) == (products, 0)
     want, have = (
-        OnnxEngine.load(encoder, tmp_path / name / "model.onnx", name, threads=1).forward(case.batch())
+        OnnxEngine.load(encoder, tmp_path / name / "model.onnx", describe_engine(name, 1)).forward(
+            case.batch()
+        )
         for name in ("float32", "bfloat16")
     )
     assert compute_cosines(want, have).min() >= HALF_WEIGHTS_MIN_COSINE

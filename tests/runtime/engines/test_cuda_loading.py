@@ -81,7 +81,8 @@ def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
     facts = runner.engine
     assert facts.precision == runs
     assert facts.parity is not None
-    assert (facts.parity >= MIN_COSINE) == (runs == precision)
+    assert (facts.parity.min_cosine >= MIN_COSINE) == (runs == precision)
+    assert (facts.served_parity is not None) == (runs == precision)
     if runs != precision:
         batch = build_sample(runner.card)
         vectors, want = (one.run(batch, Output.DENSE).dense for one in (runner, runner_of(folder, "auto")))

@@ -63,6 +63,7 @@ async def test_metadata_and_initial_metadata_tell_what_a_call_took() -> None:
     assert all(parts)
     assert told.total_time_ns >= max(parts)
     assert headers["x-embedserve-vector-space"] == SPACE
+    assert headers["x-embedserve-compute"] == "float32"
     assert (headers["x-compute-characters"], headers["x-compute-tokens"]) == ("11", "4")
     assert {"x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"} <= set(headers)
 

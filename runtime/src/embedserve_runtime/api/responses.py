@@ -15,6 +15,8 @@ Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
 VECTOR_SPACE = b"x-embedserve-vector-space"
+COMPUTE = b"x-embedserve-compute"
+SPACE_HEADERS = (VECTOR_SPACE, COMPUTE)
 
 
 class BytesResponse(Response):
@@ -53,7 +55,7 @@ def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...
     timings = usage.timings
     total = b"%d" % (timings.total * 1000)
     return (
-        vector_space_header(service),
+        *space_headers(service),
         (b"x-compute-characters", b"%d" % usage.characters),
         (b"x-compute-tokens", b"%d" % usage.tokens),
         (b"x-compute-time", total),
@@ -64,8 +66,12 @@ def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...
     )
 
 
-def vector_space_header(service: EmbeddingService) -> Header:
-    return (VECTOR_SPACE, service.card.vector_space.encode())
+def space_headers(service: EmbeddingService) -> tuple[Header, Header]:
+    """Return headers with the vector space, and with what computes its vectors."""
+    return (
+        (VECTOR_SPACE, service.card.vector_space.encode()),
+        (COMPUTE, service.engines[0].compute.encode()),
+    )
 
 
 def record_usage(facts: RequestFacts, usage: Usage) -> None:

@@ -13,7 +13,7 @@ from embedserve_runtime.conversion.quantizing import ObservedRanges
 from embedserve_runtime.conversion.rewriting import Product
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE
-from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.model.architecture import Encoder
 
 PROBE_FILE = "probe.onnx"
@@ -39,7 +39,9 @@ def build_probing_engine(
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine.load(encoder, probe, "float32", threads, has_attention_mask=has_attention_mask)
+    engine = OnnxEngine.load(
+        encoder, probe, describe_engine("float32", threads), has_attention_mask=has_attention_mask
+    )
     probe.unlink()
     return engine
 

@@ -52,7 +52,7 @@ from embedserve_runtime.engines.onnx.artifacts import (
     describe_inputs,
     find_artifact,
 )
-from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.spool import drain_arrays
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -288,8 +288,7 @@ class ArtifactWriter:
             engine = OnnxEngine.load(
                 self._card.encoder,
                 folder / precision / MODEL_FILE,
-                precision,
-                self._threads,
+                describe_engine(precision, self._threads),
                 has_attention_mask=self._card.has_attention_mask,
             )
             (runner,) = build_runners(self._card, self._tensors, lambda *_: [engine])

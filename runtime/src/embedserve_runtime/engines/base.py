@@ -215,12 +215,27 @@ def _collect_attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
 
 
 @dataclass(frozen=True, slots=True)
+class ParityFacts:
+    """How far vectors were measured to be from those of a more exact precision.
+
+    precision, reference: the precisions of the two. texts: the texts of which the vectors are.
+    """
+
+    precision: str
+    reference: str
+    mean_cosine: float
+    min_cosine: float
+    texts: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What runs a model and how, for logs, `/info` and metrics.
 
     kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
     attention: its implementation, None where the engine has but one.
-    parity: least cosine of its vectors to those of the same engine in 16 or 32 bit, None where that was not measured.
+    parity: of the precision that was asked for, which may not be the one that runs; None where that was not measured.
+    artifact: digest of the converted file that runs, 12 hex digits; None where the weights of the model run.
     threads: that compute, of an engine that shares the cores with what goes on around it.
     at_once: batches that are best run at once, each called from a thread of its own.
     max_sequences: that a batch is taken apart into, since values would depend on what else is in it; None for any.
@@ -230,10 +245,23 @@ class EngineFacts:
     device: str
     precision: str
     attention: str | None = None
-    parity: float | None = None
+    parity: ParityFacts | None = None
     threads: int | None = None
     at_once: int = 1
     max_sequences: int | None = None
+    artifact: str | None = None
+
+    @property
+    def compute(self) -> str:
+        """What computes vectors, in one word: two servers of one vector space with the same word give the same vectors
+        but for the last bits. `stored`: the file decides, which the vector space is the identity of."""
+        precision = "stored" if self.precision == "as stored" else self.precision
+        return precision if self.artifact is None else f"{precision}@{self.artifact}"
+
+    @property
+    def served_parity(self) -> ParityFacts | None:
+        """The parity of what runs; None where that was not measured."""
+        return self.parity if self.parity is not None and self.parity.precision == self.precision else None
 
 
 class EncoderEngine(Protocol):

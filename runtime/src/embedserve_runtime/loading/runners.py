@@ -9,9 +9,15 @@ from functools import partial
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
-from embedserve_runtime.engines.base import EncoderEngine
-from embedserve_runtime.engines.onnx.artifacts import Artifact, Variant, describe_inputs, find_artifact
-from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.base import EncoderEngine, ParityFacts
+from embedserve_runtime.engines.onnx.artifacts import (
+    PLAIN,
+    Artifact,
+    Variant,
+    describe_inputs,
+    find_artifact,
+)
+from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import build_runners, load_heads, open_bundled_runner
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
@@ -25,6 +31,7 @@ from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
+from embedserve_runtime.parity.corpus import PARITY_TEXTS_NAME
 from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample, measure_parity
 from embedserve_runtime.runners.base import EncoderRunner, Runner
 from embedserve_runtime.runners.fp32_fallback import FP32Fallback, add_fallback
@@ -109,7 +116,7 @@ def _load_fallback_runner(
 
 def _settle_precision(
     card: ModelCard, tensors: ModelTensors, settings: EngineSettings
-) -> tuple[EngineSettings, float | None]:
+) -> tuple[EngineSettings, ParityFacts | None]:
     """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
     far they are, None where 8 bit is not asked for."""
     if settings.precision not in EIGHT_BIT:
@@ -122,16 +129,17 @@ def _settle_precision(
     ]
     if not encoders:
         return settings, None
-    parity = min(_measure_parity(route, tensors, settings) for route in encoders)
-    told = {"precision": settings.precision, "least_cosine": round(parity, 6), "floor": MIN_COSINE}
-    if parity >= MIN_COSINE:
+    measured = [_measure_parity(route, tensors, settings) for route in encoders]
+    parity = min(measured, key=lambda one: one.min_cosine)
+    told = {"precision": settings.precision, "least_cosine": parity.min_cosine, "floor": MIN_COSINE}
+    if parity.min_cosine >= MIN_COSINE:
         log.info("vectors in 8 bit are near enough to those in 16", extra=told)
         return settings, parity
     log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
     return settings.model_copy(update={"precision": "auto"}), parity
 
 
-def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> float:
+def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> ParityFacts:
     """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
     checkpoint = open_encoder_tensors(card, tensors)
     weights, heads, hides = (
@@ -167,13 +175,13 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
         return None
     artifact, variant = chosen
     file, threads = artifact.get_path(variant.precision), config.engine.threads or usable_cpus()
+    # Of float32 the same is computed as without a conversion.
+    digest = None if variant.precision == PLAIN else artifact.digest_variant(variant.precision)
     try:
         engine = OnnxEngine.load(
             card.encoder,
             file,
-            variant.precision,
-            threads,
-            variant.min_cosine,
+            describe_engine(variant.precision, threads, _describe_parity(variant), digest),
             has_attention_mask=card.has_attention_mask,
         )
     except ModelInvalid as error:
@@ -181,6 +189,13 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
         return None
     log.info("converted model taken from the store", extra={"file": str(file)})
     return [engine]
+
+
+def _describe_parity(variant: Variant) -> ParityFacts | None:
+    """Return what the conversion has measured of a variant; None of float32, which it is measured against."""
+    if variant.precision == PLAIN:
+        return None
+    return ParityFacts(variant.precision, PLAIN, variant.mean_cosine, variant.min_cosine, PARITY_TEXTS_NAME)
 
 
 def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
@@ -205,7 +220,7 @@ def open_engines(
     settings: EngineSettings,
     *,
     has_attention_mask: bool = False,
-    parity: float | None = None,
+    parity: ParityFacts | None = None,
 ) -> Sequence[EncoderEngine]:
     """The engine that the settings ask for, once a device, with the weights loaded.
 

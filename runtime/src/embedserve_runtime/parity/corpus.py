@@ -8,6 +8,8 @@ from importlib.resources import files
 
 import numpy as np
 
+# What the texts are called where a measure is told.
+PARITY_TEXTS_NAME = "parity/texts/parity.txt"
 # Lines that follow each other, joined to longer texts: how many lines a text has, from the shortest on.
 RUNS = (2, 3, 5, 8, 13)
 PARITY_TEXTS = 128

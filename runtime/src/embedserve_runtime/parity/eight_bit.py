@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, PackedBatch, ParityFacts
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.heads.dense import pool
@@ -12,7 +12,7 @@ from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
+from embedserve_runtime.parity.corpus import PARITY_TEXTS_NAME, choose_evenly, read_parity_texts
 from embedserve_runtime.parity.measures import weight_cosines
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -30,19 +30,25 @@ def build_sample(card: ModelCard) -> PackedBatch:
     return PackedBatch.pack([texts[number] for number in choose_evenly([*map(len, texts)], SAMPLE_TOKENS)])
 
 
-def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> float:
-    """Return the least cosine of dense vectors, or where a model has none, of means of hidden states; of token weights
-    where that is less. Raises EngineFailure."""
+def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> ParityFacts:
+    """Compare dense vectors, or where a model has none, means of hidden states; token weights too, of which the numbers
+    are where those are less. batch: of `build_sample`. Raises EngineFailure."""
     card = runner.card
     wanted = Output.DENSE if Output.DENSE in card.outputs else Output.HIDDEN
     if any(isinstance(head, LexicalHead) for head in card.token_heads):
         wanted |= Output.SPARSE
     found, want = (one.run(batch, wanted) for one in (runner, exact))
-    parity = compute_cosines(_vectors(found, batch), _vectors(want, batch)).min()
+    by_output = [compute_cosines(_vectors(found, batch), _vectors(want, batch))]
     if found.sparse is not None and want.sparse is not None:
         ids = np.unique(batch.token_ids)
-        parity = min(parity, weight_cosines(write_out(want.sparse, ids), write_out(found.sparse, ids)).min())
-    return float(parity)
+        by_output.append(weight_cosines(write_out(want.sparse, ids), write_out(found.sparse, ids)))
+    return ParityFacts(
+        precision=runner.engine.precision,
+        reference=exact.engine.precision,
+        mean_cosine=round(min(float(cosines.mean()) for cosines in by_output), 6),
+        min_cosine=round(min(float(cosines.min()) for cosines in by_output), 6),
+        texts=PARITY_TEXTS_NAME,
+    )
 
 
 def _vectors(results: Results, batch: PackedBatch) -> FloatArray:

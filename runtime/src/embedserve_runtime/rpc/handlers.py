@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.inputs import RequestOptions, request_options
-from embedserve_runtime.api.responses import VECTOR_SPACE, Header, record_usage, result_headers
+from embedserve_runtime.api.responses import SPACE_HEADERS, Header, record_usage, result_headers
 from embedserve_runtime.api.routes import OTHER
 from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded
 from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
@@ -246,7 +246,7 @@ async def _write_answers(call: CallContext, answers: AsyncIterator[_ResponseWith
         if not metadata_sent:
             metadata_sent = True
             await call.grpc_context.send_initial_metadata(
-                _decode_headers(header for header in headers if header[0].lower() == VECTOR_SPACE)
+                _decode_headers(header for header in headers if header[0].lower() in SPACE_HEADERS)
             )
         await call.grpc_context.write(message)
 

@@ -101,7 +101,12 @@ class Metrics:
     ) -> None:
         self._runners = runners
         self._model.labels(
-            card.source, card.revision, card.vector_space, str(card.pipeline.dimensions), str(card.max_length)
+            card.source,
+            card.revision,
+            card.vector_space,
+            runners[0].engine.compute,
+            str(card.pipeline.dimensions),
+            str(card.max_length),
         ).set(1)
         self._budget.set(max_batch_tokens)
         self._queue = queue
@@ -130,7 +135,7 @@ class Metrics:
         self._model = gauge(
             "embedserve_model_info",
             "The model served; always 1.",
-            ("model", "revision", "vector_space", "dimensions", "max_length"),
+            ("model", "revision", "vector_space", "compute", "dimensions", "max_length"),
         )
         self._ready = gauge("embedserve_ready", "1 while the service is ready.")
         self._budget = gauge("embedserve_max_batch_tokens", "Token budget of one batch; 0 until it is known.")
@@ -154,7 +159,7 @@ class Metrics:
             what = {"kind": facts.kind, "device": facts.device, "precision": facts.precision}
             info.add_sample(info.name, labels | what | {"attention": facts.attention or ""}, 1.0)
             if facts.parity is not None:
-                parity.add_sample(parity.name, labels, facts.parity)
+                parity.add_sample(parity.name, labels, facts.parity.min_cosine)
             out_of_memory.add_sample(f"{out_of_memory.name}_total", labels, float(runner.out_of_memory))
             recomputed.add_sample(f"{recomputed.name}_total", labels, float(runner.recomputed))
         yield from (info, parity, out_of_memory, recomputed)

@@ -19,7 +19,7 @@ from embedserve_runtime.api.context import RequestContext, get_context, get_serv
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import record_inputs, request_options
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, vector_space_header
+from embedserve_runtime.api.responses import BytesResponse, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.rank_task import rank_task
 from embedserve_runtime.api.routers.tei import answer_similarity
@@ -98,9 +98,7 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     service.check_room(count)
     seconds = service.bound_seconds(request_options(context).timeout)
     predictions = await _run_all(service, tasks, seconds)
-    return BytesResponse(
-        b'{"predictions":[' + b",".join(predictions) + b"]}", headers=(vector_space_header(service),)
-    )
+    return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 
 
 def _choose_task(context: RequestContext, card: ModelCard, content: Any) -> Task:

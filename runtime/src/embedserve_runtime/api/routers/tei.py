@@ -23,7 +23,7 @@ from embedserve_runtime.api.inputs import (
     truncation_side,
 )
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, result_response, vector_space_header
+from embedserve_runtime.api.responses import BytesResponse, result_response, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.tei_tasks import (
     build_tokens_query,
@@ -42,6 +42,7 @@ from embedserve_runtime.api.schemas.tei import (
     InfoBody,
     LabelsModelType,
     ModelType,
+    ParityBody,
     PredictBody,
     PredictItem,
     SimilarityBody,
@@ -51,7 +52,7 @@ from embedserve_runtime.api.schemas.tei import (
     TokenizeBody,
     TokensBody,
 )
-from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.engines.base import EngineFacts, ParityFacts
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import compute_cosine_similarities
@@ -184,6 +185,8 @@ async def info(request: Request) -> Response:
         tokenization_workers=TOKENIZER_THREADS,
         version=VERSION,
         vector_space=card.vector_space,
+        compute=service.engines[0].compute,
+        parity=_describe_parity(service.engines[0].served_parity),
         dimensions=card.pipeline.dimensions,
         full_dimensions=card.pipeline.full_dimensions,
         normalize=card.pipeline.normalize,
@@ -192,7 +195,7 @@ async def info(request: Request) -> Response:
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
     )
-    return BytesResponse(to_json(content), headers=(vector_space_header(service),))
+    return BytesResponse(to_json(content), headers=space_headers(service))
 
 
 def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
@@ -203,9 +206,19 @@ def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
         devices=[one.device for one in engines],
         precision=first.precision,
         attention=first.attention,
-        parity=first.parity,
         threads=first.threads,
         max_sequences=first.max_sequences,
+    )
+
+
+def _describe_parity(parity: ParityFacts | None) -> ParityBody | None:
+    if parity is None:
+        return None
+    return ParityBody(
+        reference=parity.reference,
+        mean_cosine=parity.mean_cosine,
+        min_cosine=parity.min_cosine,
+        texts=parity.texts,
     )
 
 

@@ -44,6 +44,10 @@ class SelfCheck(ApiModel):
     """Answer of `GET /selfcheck`; sound vectors have no problems."""
 
     vector_space: VectorSpace
+    compute: str = Field(
+        description="What computes the vectors: a number type, with the digest of a converted file.",
+        examples=["int8@1f0c54d0a9e2", "float32"],
+    )
     dimensions: int = Field(description="Numbers of a vector.", examples=[384])
     outputs: list[str] = Field(description="What the model makes.", examples=[["dense"]])
     problems: list[str] = Field(

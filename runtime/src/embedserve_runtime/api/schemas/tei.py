@@ -242,16 +242,23 @@ class EngineBody(ApiModel):
     attention: str | None = Field(
         description="How it computes attention, where it has a choice.", examples=["flash"]
     )
-    parity: float | None = Field(
-        description="Least cosine of vectors in 8 bit to those in 16, where it computes in 8.",
-        examples=[0.9991],
-    )
     threads: int | None = Field(
         description="How many threads compute, where the engine shares the cores.", examples=[8]
     )
     max_sequences: int | None = Field(
         description="1 where each text is run alone, since its values would depend on the texts beside it.",
         examples=[1],
+    )
+
+
+class ParityBody(ApiModel):
+    """How far vectors were measured to be from those of a more exact precision."""
+
+    reference: str = Field(description="The precision that it was measured against.", examples=["float32"])
+    mean_cosine: float = Field(description="Mean cosine of a text's two vectors.", examples=[0.9988])
+    min_cosine: float = Field(description="Least cosine of a text's two vectors.", examples=[0.9951])
+    texts: str = Field(
+        description="The texts, in the runtime's package.", examples=["parity/texts/parity.txt"]
     )
 
 
@@ -281,6 +288,21 @@ class InfoBody(ApiModel):
     tokenization_workers: int = Field(description="How many threads tokenize.", examples=[4])
     version: str = Field(description="Version of the server.", examples=["0.1.0"])
     vector_space: VectorSpace
+    compute: str = Field(
+        description="What computes the vectors: a number type, with the digest of a converted file.",
+        examples=["int8@1f0c54d0a9e2", "float32"],
+    )
+    parity: ParityBody | None = Field(
+        description="How far vectors are from those in float32; null: not measured.",
+        examples=[
+            {
+                "reference": "float32",
+                "mean_cosine": 0.9988,
+                "min_cosine": 0.9951,
+                "texts": "parity/texts/parity.txt",
+            }
+        ],
+    )
     dimensions: int = Field(description="Numbers of a vector.", examples=[384])
     full_dimensions: int = Field(
         description="Numbers of a vector before the server's setting cuts it.", examples=[384]
@@ -298,7 +320,6 @@ class InfoBody(ApiModel):
                 "devices": ["cpu"],
                 "precision": "float32",
                 "attention": None,
-                "parity": None,
                 "threads": 8,
                 "max_sequences": None,
             }

@@ -26,6 +26,7 @@ from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.store import find_folder
+from embedserve_runtime.store.manifest import read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,13 @@ class Artifact:
 
     def get_path(self, precision: str) -> Path:
         return self.folder / precision / MODEL_FILE
+
+    def digest_variant(self, precision: str) -> str:
+        """Return the first 12 hex digits of SHA-256 over the digests of a variant's files, as the store has them."""
+        manifest, folder = read_manifest(self.folder), f"{precision}/"
+        files = [] if manifest is None else manifest.files
+        listed = [f"{file.path} {file.sha256}" for file in files if file.path.startswith(folder)]
+        return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:12]
 
     def choose_variant(self, asked: str) -> Variant:
         """The variant to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not

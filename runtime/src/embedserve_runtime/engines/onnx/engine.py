@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch, ParityFacts
 from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
 from embedserve_runtime.engines.onnx.session import (
@@ -29,6 +29,16 @@ from embedserve_runtime.model.checkpoint import Weights
 AT_ONCE = 2
 
 
+def describe_engine(
+    precision: str, threads: int | None, parity: ParityFacts | None = None, artifact: str | None = None
+) -> EngineFacts:
+    """Return the facts of an engine of ONNX Runtime. The arguments are those of `EngineFacts`."""
+    at_once = 1 if threads == 1 else AT_ONCE
+    return EngineFacts(
+        "onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once, artifact=artifact
+    )
+
+
 class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, from several at a time."""
 
@@ -39,17 +49,13 @@ class OnnxEngine:
         self,
         encoder: Encoder,
         session: onnxruntime.InferenceSession,
-        precision: str = "float32",
-        parity: float | None = None,
         *,
-        threads: int | None = None,
+        facts: EngineFacts,
         has_attention_mask: bool = False,
     ) -> None:
-        """session, has_attention_mask: of a graph as `graph.build` writes it. precision, parity, threads: see
-        `EngineFacts`."""
-        at_once = 1 if threads == 1 else AT_ONCE
-        self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once)
-        self._concurrent_session = ConcurrentSession(session, threads)
+        """session, has_attention_mask: of a graph as `graph.build` writes it."""
+        self.facts = facts
+        self._concurrent_session = ConcurrentSession(session, facts.threads)
         self._hides_tokens = has_attention_mask
         self._hidden_size = encoder.hidden_size
         self._token_types = encoder.embeddings.token_types
@@ -67,24 +73,23 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, threads=threads, has_attention_mask=has_attention_mask)
+        facts = describe_engine("float32", threads)
+        return cls(encoder, session, facts=facts, has_attention_mask=has_attention_mask)
 
     @classmethod
     def load(
         cls,
         encoder: Encoder,
         file: Path,
-        precision: str,
-        threads: int,
-        parity: float | None = None,
+        facts: EngineFacts,
         *,
         has_attention_mask: bool = False,
     ) -> OnnxEngine:
-        """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
-        session = load_session(file, threads, BFLOAT16_PRODUCTS if precision == "bfloat16" else {})
-        return cls(
-            encoder, session, precision, parity, threads=threads, has_attention_mask=has_attention_mask
-        )
+        """Load a graph of `encoder` from a file. facts: of `describe_engine`. Raises ModelInvalid when ONNX Runtime
+        cannot."""
+        entries = BFLOAT16_PRODUCTS if facts.precision == "bfloat16" else {}
+        session = load_session(file, facts.threads or 0, entries)
+        return cls(encoder, session, facts=facts, has_attention_mask=has_attention_mask)
 
     @property
     def hidden_size(self) -> int:

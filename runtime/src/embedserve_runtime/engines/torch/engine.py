@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch, ParityFacts
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.devices import name_of, resolve_dtype, use_device
 from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
@@ -72,7 +72,7 @@ class TorchEngine:
         self.memory = MemoryBudget()
         self.kernel = choose_kernel(encoder, device, dtype, kernel)
         self.eight_bit = eight_bit
-        self.parity: float | None = None
+        self.parity: ParityFacts | None = None
         if eight_bit is not None:
             check_eight_bit(encoder, device, dtype, self.kernel, eight_bit)
         self._head: RowHead | None = None
@@ -106,7 +106,7 @@ class TorchEngine:
         threads: int | None,
         *,
         attention: str,
-        parity: float | None = None,
+        parity: ParityFacts | None = None,
     ) -> TorchEngine:
         """Open the engine as the settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of
         kernel, or `auto`."""
