@@ -39,7 +39,7 @@ def build_probing_engine(
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine.load(encoder, probe, "float32", threads, has_attention_mask=has_attention_mask)
+    engine = OnnxEngine.load(encoder, probe, "float32", threads)
     probe.unlink()
     return engine
 

@@ -290,7 +290,6 @@ class ArtifactWriter:
                 folder / precision / MODEL_FILE,
                 precision,
                 self._threads,
-                has_attention_mask=self._card.has_attention_mask,
             )
             (runner,) = build_runners(self._card, self._tensors, lambda *_: [engine])
             return self._benchmark.run(runner, limits)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.grouping import EqualGroups
-from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
+from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
 from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
     PROVIDERS,
@@ -43,14 +43,12 @@ class OnnxEngine:
         parity: float | None = None,
         *,
         threads: int | None = None,
-        has_attention_mask: bool = False,
     ) -> None:
-        """session, has_attention_mask: of a graph as `graph.build` writes it. precision, parity, threads: see
-        `EngineFacts`."""
+        """session: of a graph as `graph.build` writes it. precision, parity, threads: see `EngineFacts`."""
         at_once = 1 if threads == 1 else AT_ONCE
         self.facts = EngineFacts("onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once)
         self._concurrent_session = ConcurrentSession(session, threads)
-        self._hides_tokens = has_attention_mask
+        self._hides_tokens = takes_attention_mask([given.name for given in session.get_inputs()])
         self._hidden_size = encoder.hidden_size
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
@@ -67,7 +65,7 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, threads=threads, has_attention_mask=has_attention_mask)
+        return cls(encoder, session, threads=threads)
 
     @classmethod
     def load(
@@ -77,14 +75,10 @@ class OnnxEngine:
         precision: str,
         threads: int,
         parity: float | None = None,
-        *,
-        has_attention_mask: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. Raises ModelInvalid when ONNX Runtime cannot."""
         session = load_session(file, threads, BFLOAT16_PRODUCTS if precision == "bfloat16" else {})
-        return cls(
-            encoder, session, precision, parity, threads=threads, has_attention_mask=has_attention_mask
-        )
+        return cls(encoder, session, precision, parity, threads=threads)
 
     @property
     def hidden_size(self) -> int:

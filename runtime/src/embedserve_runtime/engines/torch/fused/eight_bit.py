@@ -36,6 +36,21 @@ ROUNDING = 1.13
 MAX_TOKENS_OF_SMALL_TILES = 1024
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ProductEpilogue:
+    """What follows a product in its kernel.
+
+    gated: the weight holds a gate before the up product. residual_norm: of a residual that is deferred.
+    """
+
+    activation: Activation | None = None
+    gated: bool = False
+    residual_norm: Normalization | None = None
+
+
+PLAIN = ProductEpilogue()
+
+
 class EightBitProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
 
@@ -45,11 +60,10 @@ class EightBitProduct:
         dtype: torch.dtype,
         *,
         kind: EightBit,
-        activation: Activation | None = None,
-        gated: bool = False,
-        residual_norm: Normalization | None = None,
+        epilogue: ProductEpilogue = PLAIN,
     ) -> None:
-        """linear: gate before up where `gated`. dtype: of the model. residual_norm: of a residual that is deferred."""
+        """dtype: of the model."""
+        activation, gated, residual_norm = epilogue.activation, epilogue.gated, epilogue.residual_norm
         weight, scales = quantize(linear.weight, kind)
         self._kind = kind
         self._residual_norm = residual_norm

@@ -58,7 +58,7 @@ class NormLinear:
     def __call__(self, given: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
         """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation."""
         out = given.values.new_empty((len(given), len(self.bias)))
-        _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
+        _launch(given, self, out, kind=kind)
         return out
 
 
@@ -68,7 +68,7 @@ def skinny_linear(
     """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
     out b. kind: of the activation. For at most `MAX_SKINNY_TOKENS` tokens."""
     out = given.new_empty((len(given), len(linear.weight))) if add is None else add
-    _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
+    _launch(given, linear if bias else Linear(linear.weight, None), out, kind=kind, add=add)
     return out
 
 
@@ -80,21 +80,22 @@ def skinny_linear_add_norm(
     tiles = triton.cdiv(columns, skinny_kernels.SUM_COLUMNS.value)
     moments = given.new_empty((2, tiles, _choose_tile_height(count)), dtype=torch.float32)
     sums = SkinnyDeferredNorm(given.new_empty((count, columns)), moments, norm)
-    _launch(given, linear.weight, linear.bias, sums.values, add=residual, moments=moments)
+    _launch(given, linear, sums, add=residual)
     return sums
 
 
 def _launch(
     given: Tensor | SkinnyDeferredNorm,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
+    linear: Linear | NormLinear,
+    out: Tensor | SkinnyDeferredNorm,
     *,
-    of_norm: NormLinear | None = None,
     kind: int = NO_ACTIVATION,
     add: Tensor | SkinnyDeferredNorm | None = None,
-    moments: Tensor | None = None,
 ) -> None:
+    """Write activation(linear(given)) + add into `out`, with the moments of its rows where its norm is deferred."""
+    of_norm = linear if isinstance(linear, NormLinear) else None
+    weight = linear.linear.weight if isinstance(linear, NormLinear) else linear.weight
+    bias, moments = linear.bias, out.moments if isinstance(out, SkinnyDeferredNorm) else None
     (columns, depth), count = weight.shape, len(given)
     height, width, warps = (
         _choose_tile_height(count),
@@ -118,7 +119,7 @@ def _launch(
         add_moments=None if added is None else added.moments,
         add_scale=None if added is None else added.norm.weight,
         add_shift=None if added is None else _shift(added.norm),
-        out=out,
+        out=out if isinstance(out, Tensor) else out.values,
         out_moments=moments,
         rows=count,
         columns=columns,
