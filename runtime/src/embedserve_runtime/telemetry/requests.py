@@ -109,7 +109,11 @@ class RequestSeries:
             ("source",),
             [(source,) for source in REUSE_SOURCES],
         )
-        methods = [(method,) for method in METHODS]
+        self._add_tei_series(causes)
+
+    def _add_tei_series(self, causes: Iterable[str]) -> None:
+        """Add the series that TEI has, by its names."""
+        layout, methods = self.layout, [(method,) for method in METHODS]
         self.counts = layout.add("untyped", "te_request_count", "Requests answered.", ("method",), methods)
         self.successes = layout.add(
             "untyped", "te_request_success", "Requests answered as asked.", ("method",), methods

@@ -97,14 +97,8 @@ def _launch(
     weight = linear.linear.weight if isinstance(linear, NormLinear) else linear.weight
     bias, moments = linear.bias, out.moments if isinstance(out, SkinnyDeferredNorm) else None
     (columns, depth), count = weight.shape, len(given)
-    height, width, warps = (
-        _choose_tile_height(count),
-        int(skinny_kernels.SUM_COLUMNS.value),
-        int(skinny_kernels.SPLITS.value),
-    )
+    height, width = _choose_tile_height(count), int(skinny_kernels.SUM_COLUMNS.value)
     block = width if moments is not None or columns < 2048 else 2 * width
-    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
-    room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
     kernel: Callable[..., object] = skinny_kernels.skinny_product[(triton.cdiv(columns, block),)]
     normed = given if isinstance(given, SkinnyDeferredNorm) else None
     added = add if isinstance(add, SkinnyDeferredNorm) else None
@@ -136,10 +130,17 @@ def _launch(
         SPLIT_DEPTH=SPLIT_DEPTH,
         BLOCK_TILES=int(triton.next_power_of_2(triton.cdiv(depth, width))),
         ADD_TILES=int(triton.next_power_of_2(triton.cdiv(columns, width))),
-        num_warps=warps,
-        # One more than are on their way.
-        num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
+        num_warps=int(skinny_kernels.SPLITS.value),
+        num_stages=_choose_stages(depth, height + block),
     )
+
+
+def _choose_stages(depth: int, tile_rows: int) -> int:
+    """Return one more than the steps that are on their way at a time: as many as there is room for, since each waits
+    for memory, and there are few. tile_rows: of both operands together."""
+    step = SPLIT_DEPTH * int(skinny_kernels.SPLITS.value)
+    room = SHARED_BYTES // (2 * step * tile_rows)
+    return 1 + max(1, min(int(triton.cdiv(depth, step)), room))
 
 
 def _shift(norm: Normalization) -> Tensor:
