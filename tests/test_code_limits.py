@@ -23,7 +23,7 @@ class Excess(NamedTuple):
     path: str
     name: str
     measure: Measure
-    count: int
+    size: int
 
 
 class Allowed(NamedTuple):
@@ -67,9 +67,9 @@ def find_excesses(path: str, source: str) -> Iterator[Excess]:
             yield from _above(path, node.name, "lines of a function", node.end_lineno - node.lineno + 1)
 
 
-def _above(path: str, name: str, measure: Measure, count: int) -> Iterator[Excess]:
-    if count > LIMITS[measure]:
-        yield Excess(path, name, measure, count)
+def _above(path: str, name: str, measure: Measure, size: int) -> Iterator[Excess]:
+    if size > LIMITS[measure]:
+        yield Excess(path, name, measure, size)
 
 
 def _count_parameters(arguments: ast.arguments) -> int:
