@@ -134,7 +134,7 @@ class Loaded:
         dtype: torch.dtype,
         eight_bit: EightBit | None = None,
     ) -> None:
-        self._engine = TorchEngine(encoder, weights, DEVICE, dtype, eight_bit=eight_bit)
+        self._engine = TorchEngine(encoder, weights, DEVICE, eight_bit or dtype)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
         self.facts = self._engine.facts
 

@@ -25,6 +25,7 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Readiness
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.support.in_process_server import build_page
 from tests.support.tiny_models import build_card, build_tiny_tokenizer
@@ -50,12 +51,11 @@ class NullApplication:
         readiness = Readiness()
         readiness.open(
             EmbeddingService(
-                build_card(dimensions=DIMENSIONS),
+                ServedModel(build_card(dimensions=DIMENSIONS), limits, [runner.engine]),
                 build_tiny_tokenizer(),
                 self.dispatcher,
                 BatchingSettings(),
                 time.perf_counter,
-                engines=[runner.engine],
             )
         )
         self.context = ServerContext(

@@ -24,6 +24,7 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Readiness
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.tracing import RequestTracer
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -88,12 +89,11 @@ async def serve_in_process(
         observer=metrics,
     )
     service = EmbeddingService(
-        card,
+        ServedModel(card, limits, [runner.engine]),
         TextTokenizer.from_card(card) if model else build_tiny_tokenizer(card.max_length),
         dispatcher,
         batching or BatchingSettings(),
         clock,
-        engines=[runner.engine],
     )
     readiness = Readiness()
     if ready:

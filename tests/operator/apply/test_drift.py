@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -141,11 +142,37 @@ def test_a_child_that_does_not_exist_has_to_be_made() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [("1000m", "1"), (1, "1"), ("1Gi", "1024Mi"), ("0.5", "500m"), ("1e3", "1k"), ("2E", "2000P")],
+    ("quantity", "number"),
+    [
+        (1, 1),
+        ("-1", -1),
+        ("0.5", Decimal("0.5")),
+        (".5", Decimal("0.5")),
+        ("500m", Decimal("0.5")),
+        ("3u", Decimal("0.000003")),
+        ("3n", Decimal("0.000000003")),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("2k", 2_000),
+        ("2M", 2_000_000),
+        ("2G", 2_000_000_000),
+        ("2T", 2_000_000_000_000),
+        ("2P", 2_000_000_000_000_000),
+        ("2E", 2_000_000_000_000_000_000),
+        ("1Ki", 1_024),
+        ("1Mi", 1_048_576),
+        ("1.5Gi", 1_610_612_736),
+        ("1Ti", 1_099_511_627_776),
+        ("1Pi", 1_125_899_906_842_624),
+        ("1Ei", 1_152_921_504_606_846_976),
+        (True, None),
+        ("1 Gi", None),
+        ("1KI", None),
+        ("", None),
+    ],
 )
-def test_equal_quantities(one: Any, other: Any) -> None:
-    assert parse_quantity(one) == parse_quantity(other) is not None
+def test_the_number_that_a_quantity_stands_for(quantity: Any, number: int | Decimal | None) -> None:
+    assert parse_quantity(quantity) == number
 
 
 JSON = st.recursive(

@@ -27,7 +27,7 @@ def _onnx(encoder: Encoder, weights: Weights) -> EncoderEngine:
 
 
 def _torch(encoder: Encoder, weights: Weights) -> EncoderEngine:
-    return TorchEngine(encoder, weights, torch.device("cpu"), torch.float32, threads=1)
+    return TorchEngine(encoder, weights, torch.device("cpu"), torch.float32)
 
 
 ENGINES: Mapping[str, EngineKind] = {

@@ -130,7 +130,7 @@ def test_products_in_8_bit_stay_close_to_the_cpu(
     layer = replace(LAYER, attention=attention, mlp=mlp, placement=placement)
     encoder = replace(encoder_of((layer, layer)), hidden_size=64)
     weights = saved(tmp_path, encoder)
-    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, eight_bit=kind)
+    engine = TorchEngine(encoder, weights, CUDA, kind)
     assert engine.facts.precision == kind
     batch = random_batch()
     bounds = [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens)]
@@ -142,7 +142,7 @@ def test_products_in_8_bit_stay_close_to_the_cpu(
 def test_8_bit_is_refused_with_the_reason_where_it_cannot_be(tmp_path: Path) -> None:
     encoder = encoder_of(LAYERS["gated"])
     with pytest.raises(UnsupportedArchitecture, match=r"fp8 cannot run this .* encoder: 8 bit takes widths"):
-        TorchEngine(encoder, saved(tmp_path, encoder), CUDA, torch.bfloat16, eight_bit=EightBit.FP8)
+        TorchEngine(encoder, saved(tmp_path, encoder), CUDA, EightBit.FP8)
 
 
 def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.bfloat16) -> TorchEngine:

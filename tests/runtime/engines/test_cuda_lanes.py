@@ -17,6 +17,7 @@ from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.graphs import (
     MIN_SECOND_LANE_TOKENS,
+    EncoderWithHeads,
     Graphs,
     Needs,
     choose_buckets,
@@ -56,7 +57,7 @@ def graphs(tmp_path: Path) -> partial[Graphs]:
     head = PooledHead([Pooling.MEAN], [], CUDA)
     weight = np.random.default_rng(5).normal(size=(1, encoder().hidden_size)).astype(np.float32)
     token_head = TokenLayers([HostLayer(weight, None, Activation.IDENTITY)], CUDA)
-    return partial(Graphs, fused, head, max_tokens=MAX_TOKENS, token_head=token_head)
+    return partial(Graphs, EncoderWithHeads(fused, head, token_head), max_tokens=MAX_TOKENS)
 
 
 def batches() -> list[PackedBatch]:
@@ -112,7 +113,7 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
         graphs(among, max_second_lane_tokens=max_second_lane_tokens),
     )
     assert one.capacities == two.capacities == among
-    head = graphs.keywords["token_head"]
+    head = graphs.args[0].token_head
     # Of large batches no graph keeps hidden states.
     some_hidden = [Needs.HIDDEN if batch.tokens < 8000 else Needs.ROWS for batch in given]
     for needed in ([Needs.ROWS] * len(given), [Needs.TOKEN_ROWS] * len(given), some_hidden):
@@ -127,12 +128,12 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
 
 @torch.inference_mode()
 def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(graphs: partial[Graphs]) -> None:
-    fused, _ = graphs.args
-    head, batch = graphs.keywords["token_head"], max(batches(), key=lambda one: one.tokens)
+    (model,) = graphs.args
+    head, batch = model.token_head, max(batches(), key=lambda one: one.tokens)
     made = graphs(choose_buckets(BUCKET_TOKENS))
     assert made(batch, Needs.HIDDEN) is None
     got = start_copy(made, head, batch, Needs.TOKEN_ROWS).wait()
-    want = head(fused(copy_to_device(batch, CUDA))).cpu().numpy()
+    want = head(model.run(copy_to_device(batch, CUDA))).cpu().numpy()
     assert got.shape == (batch.tokens, 1)
     np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
 
@@ -157,17 +158,19 @@ def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(grap
 @torch.inference_mode()
 def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[Graphs]) -> None:
     """Graphs whose forward pass takes so much memory as to leave room for small ones alone."""
-    fused, head = graphs.args
+    (model,) = graphs.args
     share = torch.cuda.get_device_properties(CUDA).total_memory // 10
 
     def greedy(batch: DeviceBatch) -> torch.Tensor:
         # First: the library's workspace, which stays, must not come to lie in the memory taken here.
-        hidden: torch.Tensor = fused(batch)
+        hidden: torch.Tensor = model.run(batch)
         torch.empty(share * batch.tokens // 1000, dtype=torch.uint8, device=CUDA)
         return hidden
 
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    made = Graphs(greedy, head, choose_buckets(2000), MAX_TOKENS, min_second_lane_tokens=512)
+    made = Graphs(
+        EncoderWithHeads(greedy, model.head), choose_buckets(2000), MAX_TOKENS, min_second_lane_tokens=512
+    )
     assert made.capacities == tuple(one for one in choose_buckets(2000) if one.tokens < 1000)
     assert torch.cuda.memory_reserved() - before <= share

@@ -45,7 +45,7 @@ def saved(folder: Path, encoder: Encoder, dtype: torch.dtype = torch.float32) ->
 
 
 def forward(encoder: Encoder, weights: Weights, dtype: torch.dtype = torch.float32) -> FloatArray:
-    return TorchEngine(encoder, weights, CPU, dtype, threads=1).forward(random_batch())
+    return TorchEngine(encoder, weights, CPU, dtype).forward(random_batch())
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN_BIT, ids=str)
@@ -109,7 +109,7 @@ def test_an_index_outside_a_table_fails_the_batch_before_the_device_sees_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequence: list[int], want_message: str
 ) -> None:
     encoder = encoder_of(LAYERS["causal"])
-    engine = TorchEngine(encoder, saved(tmp_path, encoder), CPU, torch.float32, threads=1)
+    engine = TorchEngine(encoder, saved(tmp_path, encoder), CPU, torch.float32)
     monkeypatch.setattr(PackedTokens, "copy_to_device", None)
     with pytest.raises(EngineFailure, match=want_message):
         engine.forward(PackedBatch.pack([np.array(sequence, dtype=np.int32)]))

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.scheduling.calibration import MIN_BUDGET, calibrate, measure_rate, warm_up
+from embedserve_runtime.scheduling.calibration import (
+    MIN_BUDGET,
+    SampleTexts,
+    calibrate,
+    measure_rate,
+    warm_up,
+)
 
 
 class FakeEngine:
@@ -60,27 +66,23 @@ def test_the_smallest_budget_near_the_peak_is_taken(
     seconds_of: Callable[[int], float], want_budget: int
 ) -> None:
     engine = FakeEngine(seconds_of)
-    found = calibrate(
-        engine, at_once=1, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock
-    )
+    found = calibrate(engine, SampleTexts(512, 100), at_once=1, seconds=1_000.0, clock=engine.clock)
     assert found.budget == want_budget
     assert found.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
 
 
 def test_an_engine_that_runs_two_batches_at_once_is_measured_with_two() -> None:
     engine = TwoAtOnce(lambda tokens: max(tokens, 1_024) / 100_000)
-    found = calibrate(
-        engine, at_once=2, max_length=512, vocabulary_size=100, seconds=1_000.0, clock=engine.clock
-    )
+    found = calibrate(engine, SampleTexts(512, 100), at_once=2, seconds=1_000.0, clock=engine.clock)
     assert found.budget == 1_024
     assert found.tokens_per_second == pytest.approx(200_000)
-    of_texts = measure_rate(engine, at_once=2, max_length=512, vocabulary_size=100, clock=engine.clock)
+    of_texts = measure_rate(engine, SampleTexts(512, 100), at_once=2, clock=engine.clock)
     assert of_texts == pytest.approx(2 * 128 / 1_024 * 100_000)
 
 
 def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
     engine = FakeEngine(lambda tokens: 1.0 + tokens / 1_000)
-    found = calibrate(engine, at_once=1, max_length=512, vocabulary_size=100, seconds=5.0, clock=engine.clock)
+    found = calibrate(engine, SampleTexts(512, 100), at_once=1, seconds=5.0, clock=engine.clock)
     assert found.budget in {measurement.budget for measurement in found.measurements}
     assert engine.now <= 5.0 + 3 * (1.0 + 512 / 1_000)
 
@@ -88,8 +90,9 @@ def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
 @pytest.mark.parametrize("max_length", [8, 512])
 def test_samples_fit_the_model(max_length: int) -> None:
     engine = FakeEngine(lambda tokens: tokens / 1_000)
-    warm_up(engine, max_length=max_length, vocabulary_size=100)
-    calibrate(engine, at_once=1, max_length=max_length, vocabulary_size=100, seconds=10.0, clock=engine.clock)
+    texts = SampleTexts(max_length, 100)
+    warm_up(engine, texts)
+    calibrate(engine, texts, at_once=1, seconds=10.0, clock=engine.clock)
     assert engine.batches[0].lengths.tolist() == [max_length]
     for batch in engine.batches:
         assert batch.lengths.min() >= 1
@@ -100,7 +103,7 @@ def test_samples_fit_the_model(max_length: int) -> None:
 @pytest.mark.parametrize("longest", [8, 512])
 def test_the_longest_text_and_a_mix_have_run_before_the_first_request(longest: int) -> None:
     lengths: list[list[int]] = []
-    warm_up(lambda batch: lengths.append(batch.lengths.tolist()), max_length=longest, vocabulary_size=100)
+    warm_up(lambda batch: lengths.append(batch.lengths.tolist()), SampleTexts(longest, 100))
     alone, mixed = lengths
     assert alone == [longest]
     assert len(mixed) > 1

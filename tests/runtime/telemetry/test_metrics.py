@@ -97,7 +97,7 @@ def test_the_page_is_the_sum_of_all_front_ends() -> None:
 
 def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
     layout = SeriesLayout()
-    family = layout.add("histogram", "h", "text", bounds=(1.0, 2.0))
+    family = layout.add_histogram("h", "text", (1.0, 2.0))
     row = layout.new_row()
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):
         Histogram(family, row).observe(value)

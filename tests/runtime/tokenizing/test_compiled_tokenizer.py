@@ -17,6 +17,7 @@ from embedserve_runtime.loops.tokenization import MAX_WORD_BYTES
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from embedserve_runtime.tokenizing.backend import split_into_slices
 from embedserve_runtime.tokenizing.compiled_tokenizer import CompiledTokenizer
+from embedserve_runtime.tokenizing.table_texts import TableTexts
 from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
 from tests.runtime.tokenizing.kinds import SCRIPTS
 from tests.runtime.tokenizing.word_kinds import KINDS, METASPACE, OTHERS, WORD, unigram, wordpiece
@@ -155,7 +156,7 @@ def test_special_tokens_stand_around_each_text() -> None:
 def test_texts_of_a_request_that_are_long_or_are_left_out_are_read_as_they_are_alone() -> None:
     texts = ["a ab b. " * count for count in (1, 30, 3)] + ["b café", " ", "ab", "[UNK] a", "e\u0301"] * 4
     many, one = (
-        TextTokenizer(KINDS["small letters"](), 20, 16, empty_text_id=16, compiled=compiled)
+        TextTokenizer(KINDS["small letters"](), 20, 16, table=TableTexts(16, compiled=compiled))
         for compiled in (True, False)
     )
     rules = TruncationRules(truncate=True)

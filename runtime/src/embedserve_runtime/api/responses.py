@@ -36,18 +36,10 @@ class BytesResponse(Response):
         self.raw_headers = [*media_type, (b"content-length", b"%d" % len(body)), *headers]
 
 
-def result_response(
-    request: Request,
-    service: EmbeddingService,
-    body: bytes,
-    usage: Usage,
-    *,
-    headers: Iterable[Header] = (),
-    content_type: bytes = JSON,
-) -> BytesResponse:
-    """Create the answer of a request that the engine has run, and record its usage in the request's facts."""
+def result_response(request: Request, service: EmbeddingService, body: bytes, usage: Usage) -> BytesResponse:
+    """Create the JSON answer of a request that the engine has run, and record its usage in the request's facts."""
     record_usage(get_context(request).facts, usage)
-    return BytesResponse(body, headers=(*result_headers(service, usage), *headers), content_type=content_type)
+    return BytesResponse(body, headers=result_headers(service, usage))
 
 
 def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:

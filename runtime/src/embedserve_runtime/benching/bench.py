@@ -16,7 +16,7 @@ import uvloop
 from embedserve_runtime.benching.load import BatchCounter, LoadResult, run_load
 from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
 from embedserve_runtime.benching.texts import build_mix, read_texts
-from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.config import BatchingSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.cpu.split import front_ends
 from embedserve_runtime.engines.results import Output
@@ -24,10 +24,11 @@ from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
-from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
+from embedserve_runtime.scheduling.calibration import Calibration, SampleTexts, calibrate, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 CALIBRATION_SECONDS = 5.0
@@ -53,6 +54,16 @@ class Suggestion:
     http_workers: int
     threads: int
     precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientLoad:
+    """What clients send, each a request as soon as it has the answer to the one before. batch: texts of a request."""
+
+    texts: Sequence[str]
+    clients: int
+    batch: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +120,10 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     tokenizing_rate = _measure_tokenizing(tokenizer, texts)
     given = config.batching.max_batch_tokens
     budget = calibration.budget if given == "auto" else given
-    load_result, batches = uvloop.run(
-        _measure_load(config, runner, tokenizer, budget=budget, texts=texts, options=options)
-    )
+    batching = config.batching
+    limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
+    load = _ClientLoad(texts, options.clients, options.batch, options.seconds)
+    load_result, batches = uvloop.run(_measure_load(load, runner, tokenizer, limits, batching))
     http_workers = front_ends(
         usable_cpus(),
         around=measure_overhead(card, tokenizer, texts),
@@ -123,41 +135,36 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
 
 
 async def _measure_load(
-    config: RuntimeConfig,
+    given: _ClientLoad,
     runner: Runner,
     tokenizer: TextTokenizer,
-    *,
-    budget: int,
-    texts: Sequence[str],
-    options: BenchOptions,
+    limits: Limits,
+    batching: BatchingSettings,
 ) -> tuple[LoadResult, BatchCounter]:
-    batching, batches = config.batching, BatchCounter()
-    limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
-    engines = repeat_by_concurrency([runner])
+    engines, batches = repeat_by_concurrency([runner]), BatchCounter()
     dispatcher = Dispatcher(engines, limits, clock=time.perf_counter, observer=batches)
     service = EmbeddingService(
-        runner.card, tokenizer, dispatcher, batching, time.perf_counter, engines=[runner.engine]
+        ServedModel(runner.card, limits, [runner.engine]), tokenizer, dispatcher, batching, time.perf_counter
     )
     try:
-        load = partial(run_load, service, texts, clients=options.clients, batch=options.batch)
-        await load(seconds=min(WARM_UP_SECONDS, options.seconds))
+        load = partial(run_load, service, given.texts, clients=given.clients, batch=given.batch)
+        await load(seconds=min(WARM_UP_SECONDS, given.seconds))
         batches.clear()
-        return await load(seconds=options.seconds), batches
+        return await load(seconds=given.seconds), batches
     finally:
         service.close()
         dispatcher.close("the run is over")
-        await asyncio.to_thread(dispatcher.join, options.seconds)
+        await asyncio.to_thread(dispatcher.join, given.seconds)
 
 
 def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     run = partial(runner.run, wanted=runner.card.main_output)
-    vocabulary_size, max_length = tokenizer.vocabulary_size, runner.card.max_length
-    warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
+    texts = SampleTexts(runner.card.max_length, tokenizer.vocabulary_size)
+    warm_up(run, texts)
     return calibrate(
         run,
+        texts,
         at_once=runner.engine.at_once,
-        max_length=max_length,
-        vocabulary_size=vocabulary_size,
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )

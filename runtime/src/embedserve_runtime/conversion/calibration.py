@@ -28,8 +28,6 @@ def build_probing_engine(
     encoder: Encoder,
     products: Sequence[Product],
     threads: int,
-    *,
-    has_attention_mask: bool = False,
 ) -> OnnxEngine:
     """Build an engine that also gives the inputs of the products. folder: of the float32 graph; a file in it is written
     and removed."""
@@ -39,9 +37,7 @@ def build_probing_engine(
     )
     probe = folder / PROBE_FILE
     probe.write_bytes(model.SerializeToString())
-    engine = OnnxEngine.load(
-        encoder, probe, describe_engine("float32", threads), has_attention_mask=has_attention_mask
-    )
+    engine = OnnxEngine.load(encoder, probe, describe_engine("float32", threads))
     probe.unlink()
     return engine
 

@@ -262,7 +262,6 @@ class ArtifactWriter:
                 self._card.encoder,
                 graph.list_products(),
                 self._threads,
-                has_attention_mask=self._card.has_attention_mask,
             )
             seen = observe_ranges(engine, graph.list_products(), texts)
             del engine
@@ -289,7 +288,6 @@ class ArtifactWriter:
                 self._card.encoder,
                 folder / precision / MODEL_FILE,
                 describe_engine(precision, self._threads),
-                has_attention_mask=self._card.has_attention_mask,
             )
             (runner,) = build_runners(self._card, self._tensors, lambda *_: [engine])
             return self._benchmark.run(runner, limits)

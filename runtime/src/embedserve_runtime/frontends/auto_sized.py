@@ -7,11 +7,12 @@ import contextlib
 from dataclasses import replace
 
 from embedserve_runtime.api.context import ServerContext
-from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports, more_ports
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
 

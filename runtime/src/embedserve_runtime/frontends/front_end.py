@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
-from embedserve_runtime.engines.base import EngineFacts
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
-from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service.readiness import Phase
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 
@@ -38,15 +35,6 @@ class ServerStatus:
     phase: Phase
     message: str
     current_space: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What a front end needs to answer requests, once the model is there."""
-
-    card: ModelCard
-    limits: Limits
-    engines: Sequence[EngineFacts]
 
 
 class FrontEnd(Protocol):

@@ -6,11 +6,12 @@ import asyncio
 import time
 
 from embedserve_runtime.api.context import ServerContext
-from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.servers import Servers
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 
@@ -33,9 +34,7 @@ class InProcessFrontEnd:
         pass
 
     async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        self._service = EmbeddingService(
-            model.card, tokenizer, dispatcher, self._batching, time.perf_counter, engines=model.engines
-        )
+        self._service = EmbeddingService(model, tokenizer, dispatcher, self._batching, time.perf_counter)
         self._context.readiness.open(self._service)
 
     def stop(self) -> None:

@@ -30,6 +30,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import bind
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Readiness
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import create_discarding_logger
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -59,7 +60,7 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
     )
     dispatcher = Dispatcher([idle], LIMITS, clock=time.perf_counter, observer=metrics)
     service = EmbeddingService(
-        card, tokenizer, dispatcher, BatchingSettings(), time.perf_counter, engines=[NO_ENGINE]
+        ServedModel(card, LIMITS, [NO_ENGINE]), tokenizer, dispatcher, BatchingSettings(), time.perf_counter
     )
     readiness.open(service)
 

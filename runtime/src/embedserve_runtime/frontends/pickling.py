@@ -8,7 +8,8 @@ import pickle
 from types import MappingProxyType
 from typing import Any
 
-from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
+from embedserve_runtime.service.served_model import ServedModel
 
 
 def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:

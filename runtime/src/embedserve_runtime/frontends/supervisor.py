@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from embedserve_runtime.errors import FrontEndFailure
 from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
-from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.messages import (
     HEARTBEAT_SECONDS,
     Configure,
@@ -26,6 +26,7 @@ from embedserve_runtime.frontends.pickling import to_pickle
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service.readiness import Phase
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics, cpu_seconds
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_from_memory
 from embedserve_runtime.tokenizing import TextTokenizer

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from embedserve_runtime.frontends.context import build_request_series, build_server_context
-from embedserve_runtime.frontends.front_end import FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.interpreter import tune_interpreter
@@ -47,6 +47,7 @@ from embedserve_runtime.frontends.servers import Servers
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import redactor_for
 from embedserve_runtime.telemetry.requests import RequestMetrics
@@ -134,12 +135,11 @@ class Worker:
         tokenizer = await asyncio.to_thread(TextTokenizer.from_card, model.card)
         self._dispatcher = RemoteDispatcher(self._channel, model.limits)
         service = EmbeddingService(
-            model.card,
+            model,
             tokenizer,
             self._dispatcher,
             self._settings.batching,
             time.perf_counter,
-            engines=model.engines,
         )
         # What is alive now stays alive: later collections need not look at it.
         gc.collect()

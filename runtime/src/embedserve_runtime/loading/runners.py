@@ -182,7 +182,6 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
             card.encoder,
             file,
             describe_engine(variant.precision, threads, _describe_parity(variant), digest),
-            has_attention_mask=card.has_attention_mask,
         )
     except ModelInvalid as error:
         log.warning("the converted model is not used", extra={"error": error.message})
@@ -238,18 +237,14 @@ def open_engines(
         )
     attention = "grouped" if has_attention_mask else attention
     # Imported here: torch is an extra, and importing it takes longer than loading a small model.
-    from embedserve_runtime.engines.torch.devices import find_devices
+    from embedserve_runtime.engines.torch.devices import find_devices, limit_threads
     from embedserve_runtime.engines.torch.engine import TorchEngine
 
-    return [
-        TorchEngine.open(
-            encoder,
-            weights,
-            device,
-            settings.precision,
-            threads,
-            attention=attention,
-            parity=parity,
-        )
+    limit_threads(threads)
+    engines = [
+        TorchEngine.open(encoder, weights, device, settings.precision, attention=attention)
         for device in find_devices(settings.devices)
     ]
+    for engine in engines:
+        engine.parity = parity
+    return engines

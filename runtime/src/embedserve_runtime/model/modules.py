@@ -275,9 +275,8 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
         words=_find_first(folder_of, WORD_WEIGHTS),
     )
     if "Pooling" in folder_of:
-        pooling, include_prompt = _read_pooling(
-            files.enter_folder(folder_of["Pooling"]).require("config.json")
-        )
+        file = files.enter_folder(folder_of["Pooling"]).require("config.json")
+        pooling, include_prompt = _read_pooling(file)
         modules = replace(modules, pooling=pooling, include_prompt=include_prompt)
     _check_inputs(path, modules)
     return modules
@@ -295,9 +294,8 @@ def _parse_config(files: ModelFiles, folder: str | None, shape: type[ConfigT]) -
 def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
     for entry in entries:
         if entry.kind not in (*SUPPORTED, *TRANSFORMERS, *WORD_WEIGHTS):
-            raise UnsupportedArchitecture(
-                f"{path}: module {entry.type} is not supported; supported: {', '.join(SUPPORTED)}"
-            )
+            known = ", ".join(SUPPORTED)
+            raise UnsupportedArchitecture(f"{path}: module {entry.type} is not supported; supported: {known}")
 
 
 def _check_order(path: Path, order: Sequence[str]) -> None:

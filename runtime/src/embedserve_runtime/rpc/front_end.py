@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from embedserve_runtime.frontends.front_end import FrontEnd, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEnd, ServerStatus
 from embedserve_runtime.rpc.server import RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 log = logging.getLogger(__name__)

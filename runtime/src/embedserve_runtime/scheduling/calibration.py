@@ -6,14 +6,14 @@ A larger budget than that only makes everybody wait longer for the batch in fron
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Int32Array, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 
 MIN_BUDGET = 256
 MAX_BUDGET = 65_536
@@ -45,12 +45,34 @@ class Calibration:
     measurements: tuple[Measurement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SampleTexts:
+    """Makes batches that a model can run. max_length: the longest sequence that it takes, in tokens."""
+
+    max_length: int
+    vocabulary_size: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a typical text."""
+        return min(SEQUENCE_TOKENS, self.max_length)
+
+    def fill(self, tokens: int) -> PackedBatch:
+        """Return so many tokens as typical texts, the last one shorter where they do not divide evenly."""
+        whole, left = divmod(tokens, self.length)
+        return self.pack([self.length] * whole + [left] * (left > 0))
+
+    def pack(self, lengths: Sequence[int]) -> PackedBatch:
+        """Return a batch of sequences of these lengths."""
+        ids = (np.arange(sum(lengths), dtype=np.int64) * 7919 % self.vocabulary_size).astype(np.int32)
+        return PackedBatch.pack(np.split(ids, np.cumsum(lengths)[:-1]))
+
+
 def calibrate(
     run: Callable[[PackedBatch], object],
+    texts: SampleTexts,
     *,
     at_once: int,
-    max_length: int,
-    vocabulary_size: int,
     seconds: float,
     clock: Callable[[], float],
 ) -> Calibration:
@@ -60,14 +82,13 @@ def calibrate(
 
     The first batch is run once more beforehand, since an engine's first run prepares buffers; that is not counted.
     """
-    length = min(SEQUENCE_TOKENS, max_length)
     measurements: list[Measurement] = []
     budget, flat, peak = MIN_BUDGET, 0, 0.0
     with _run_concurrently(run, at_once, clock) as runs:
-        runs.run(_sample(budget, length, vocabulary_size))
+        runs.run(texts.fill(budget))
         deadline = clock() + seconds
         while budget <= MAX_BUDGET and flat < FLAT_DOUBLINGS:
-            rate, last_run = runs.best_rate(_sample(budget, length, vocabulary_size), deadline)
+            rate, last_run = runs.best_rate(texts.fill(budget), deadline)
             measurements.append(Measurement(budget, rate))
             served = _served_rate(measurements[-1], at_once)
             flat = flat + 1 if served < peak * MIN_GAIN else 0
@@ -87,34 +108,18 @@ def _served_rate(measured: Measurement, at_once: int) -> float:
 
 
 def measure_rate(
-    run: Callable[[PackedBatch], object],
-    *,
-    at_once: int,
-    max_length: int,
-    vocabulary_size: int,
-    clock: Callable[[], float],
+    run: Callable[[PackedBatch], object], texts: SampleTexts, *, at_once: int, clock: Callable[[], float]
 ) -> float:
     """Tokens per second of typical texts, as many at once as batches; the best of a few runs."""
-    length = min(SEQUENCE_TOKENS, max_length)
     with _run_concurrently(run, at_once, clock) as runs:
-        return runs.best_rate(_sample(length, length, vocabulary_size), math.inf)[0]
+        return runs.best_rate(texts.fill(texts.length), math.inf)[0]
 
 
-def warm_up(run: Callable[[PackedBatch], object], *, max_length: int, vocabulary_size: int) -> None:
+def warm_up(run: Callable[[PackedBatch], object], texts: SampleTexts) -> None:
     """One sequence of the greatest length, and one each of some others: buffers of the worst case and of batches of
     mixed length exist before the first request."""
-    run(_sample(max_length, max_length, vocabulary_size))
-    lengths = [min(length, max_length) for length in WARM_UP_LENGTHS]
-    ids = _ids(sum(lengths), vocabulary_size)
-    run(PackedBatch.pack(np.split(ids, np.cumsum(lengths)[:-1])))
-
-
-def _sample(tokens: int, length: int, vocabulary_size: int) -> PackedBatch:
-    return PackedBatch.pack(np.split(_ids(tokens, vocabulary_size), range(length, tokens, length)))
-
-
-def _ids(tokens: int, vocabulary_size: int) -> Int32Array:
-    return (np.arange(tokens, dtype=np.int64) * 7919 % vocabulary_size).astype(np.int32)
+    run(texts.pack([texts.max_length]))
+    run(texts.pack([min(length, texts.max_length) for length in WARM_UP_LENGTHS]))
 
 
 @dataclass(frozen=True, slots=True)

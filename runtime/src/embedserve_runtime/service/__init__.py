@@ -6,6 +6,7 @@ Every dialect of the API comes through here, so what a request means is decided 
 
     service         the path of a request
     types           requests and results
+    served_model    the model that answers
     micro_batching  small queries, many at a time
     roles           the role of inputs, and their prompt
     chunking        long texts in chunks, parts of one text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +71,6 @@ class PendingRequest:
         "deadline",
         "is_settled",
         "number",
-        "on_completed",
         "on_outcome",
         "query",
         "rendering",
@@ -87,31 +87,20 @@ class PendingRequest:
         query: EmbedQuery,
         rendering: InputRendering,
         on_outcome: OutcomeCallback,
-        on_completed: Callable[[PendingRequest], None],
         *,
         started: float,
         deadline: float,
     ) -> None:
-        """on_outcome: called once with the result or the error. on_completed: called when the engine's rows are
-        there."""
+        """on_outcome: called once with the result or the error."""
         self.query = query
         self.client = current_client.get()
         self.rendering = rendering
         self.characters = sum(map(len, query.inputs))
         self.on_outcome = on_outcome
-        self.on_completed = on_completed
         self.started = started
         self.deadline = deadline
         self.number: int | None = None
         self.is_settled = False
-
-    def complete(self, outcome: CompletedRequest | EmbedserveError) -> None:
-        """Take the scheduler's outcome."""
-        if isinstance(outcome, CompletedRequest):
-            self.completed = outcome
-            self.on_completed(self)
-        else:
-            self.settle(outcome)
 
     def settle(self, outcome: EmbedResult | Exception) -> None:
         if not self.is_settled:
@@ -146,9 +135,7 @@ class MicroBatcher:
         started: float,
         deadline: float,
     ) -> PendingRequest:
-        request = PendingRequest(
-            query, rendering, on_outcome, self._collect_completed, started=started, deadline=deadline
-        )
+        request = PendingRequest(query, rendering, on_outcome, started=started, deadline=deadline)
         self._pending.append(request)
         if not self._is_submit_scheduled:
             self._is_submit_scheduled = True
@@ -202,13 +189,19 @@ class MicroBatcher:
     def _submit(self, request: PendingRequest) -> None:
         try:
             batch_request = BatchRequest(request.sequences, request.query.outputs, client=request.client)
-            request.number = self._dispatcher.start(batch_request, request.deadline, request.complete)
+            on_outcome = partial(self._complete, request)
+            request.number = self._dispatcher.start(batch_request, request.deadline, on_outcome)
         except EmbedserveError as error:
             request.settle(error)
 
     # -- from the queue
 
-    def _collect_completed(self, request: PendingRequest) -> None:
+    def _complete(self, request: PendingRequest, outcome: CompletedRequest | EmbedserveError) -> None:
+        """Take the scheduler's outcome of a request."""
+        if not isinstance(outcome, CompletedRequest):
+            request.settle(outcome)
+            return
+        request.completed = outcome
         self._completed.append(request)
         if len(self._completed) == 1:
             asyncio.get_running_loop().call_soon(self._settle_completed)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 import numpy as np
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import EngineFacts, Int32Array, Tokens, get_lengths
+from embedserve_runtime.engines.base import Int32Array, Tokens, get_lengths
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     BatchTooLarge,
@@ -22,7 +22,6 @@ from embedserve_runtime.errors import (
     WrongModelKind,
 )
 from embedserve_runtime.heads.classification import apply_score_function
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
 from embedserve_runtime.service.current_client import current_client
@@ -32,6 +31,7 @@ from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
 from embedserve_runtime.service.repeated_inputs import RepeatedInputs, is_repeatable
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
 from embedserve_runtime.service.types import (
     ChunkedResult,
@@ -79,17 +79,14 @@ class EmbeddingService:
 
     def __init__(
         self,
-        card: ModelCard,
+        model: ServedModel,
         tokenizer: TextTokenizer,
         dispatcher: RequestDispatcher,
         batching: BatchingSettings,
         clock: Callable[[], float],
-        *,
-        engines: Sequence[EngineFacts],
     ) -> None:
-        """engines: those that `dispatcher` runs on, for `/info`."""
-        self.engines = engines
-        self.card = card
+        self.engines = model.engines
+        self.card = card = model.card
         self.dispatcher = dispatcher
         self.batching = batching
         self.max_length = tokenizer.max_length

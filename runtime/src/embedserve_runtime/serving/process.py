@@ -34,7 +34,7 @@ from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
-from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServedModel, ServerStatus
+from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.interpreter import tune_interpreter
@@ -48,6 +48,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports, address_of, bind, ports_of
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
+from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.serving.startup import ServableModel, prepare_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -275,12 +276,11 @@ class _ServerProcess:
             self._readiness.service()
         except NotReady:  # the front ends are other processes, which have their own services
             service = EmbeddingService(
-                model.card,
+                model,
                 tokenizer,
                 dispatcher,
                 self._settings.batching,
                 time.perf_counter,
-                engines=model.engines,
             )
             self._readiness.open(service)
 

@@ -20,7 +20,13 @@ from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners
 from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.runners.base import Runner
-from embedserve_runtime.scheduling.calibration import Calibration, calibrate, measure_rate, warm_up
+from embedserve_runtime.scheduling.calibration import (
+    Calibration,
+    SampleTexts,
+    calibrate,
+    measure_rate,
+    warm_up,
+)
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)
@@ -89,20 +95,22 @@ def _warm_up_and_calibrate(
     config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer
 ) -> Calibration | None:
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
-    size = tokenizer.vocabulary_size
     for runner in runners:
-        warm_up(_bind_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
+        warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer))
     if config.batching.max_batch_tokens != "auto":
         return None
     first = runners[0]
     return calibrate(
         _bind_main_run(first),
+        _make_sample_texts(first, tokenizer),
         at_once=first.engine.at_once,
-        max_length=first.card.max_length,
-        vocabulary_size=size,
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )
+
+
+def _make_sample_texts(runner: Runner, tokenizer: TextTokenizer) -> SampleTexts:
+    return SampleTexts(runner.card.max_length, tokenizer.vocabulary_size)
 
 
 def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
@@ -153,9 +161,8 @@ def _measure_engine_rate(runner: Runner, tokenizer: TextTokenizer, calibration: 
         return calibration.tokens_per_second
     return measure_rate(
         _bind_main_run(runner),
+        _make_sample_texts(runner, tokenizer),
         at_once=runner.engine.at_once,
-        max_length=runner.card.max_length,
-        vocabulary_size=tokenizer.vocabulary_size,
         clock=time.perf_counter,
     )
 

@@ -197,7 +197,7 @@ class _EngineSeries:
             ("te_batch_next_size", "Inputs of one batch.", TEI_BATCH_SIZES),
             ("te_batch_next_tokens", "Tokens of one batch.", TEI_BATCH_TOKENS),
         )
-        added = [layout.add("histogram", name, text, bounds=bounds) for name, text, bounds in families]
+        added = [layout.add_histogram(name, text, bounds) for name, text, bounds in families]
         self._row = layout.new_row()
         self._seconds, *rest = (Histogram(family, self._row) for family in added)
         self._sizes, self._batch_tokens, self._tei_sizes, self._tei_tokens = rest

@@ -82,13 +82,12 @@ class RequestSeries:
         self.requests = layout.add(
             "counter", "embedserve_requests", "Requests answered.", ("route", "status"), pairs
         )
-        self.durations = layout.add(
-            "histogram",
+        self.durations = layout.add_histogram(
             "embedserve_request_duration_seconds",
             "Seconds from a request's head to its answer.",
+            SECONDS,
             ("route",),
             [(route,) for route in routes],
-            bounds=SECONDS,
         )
         self.in_flight = layout.add(
             "gauge",
@@ -110,7 +109,11 @@ class RequestSeries:
             ("source",),
             [(source,) for source in REUSE_SOURCES],
         )
-        methods = [(method,) for method in METHODS]
+        self._add_tei_series(causes)
+
+    def _add_tei_series(self, causes: Iterable[str]) -> None:
+        """Add the series that TEI has, by its names."""
+        layout, methods = self.layout, [(method,) for method in METHODS]
         self.counts = layout.add("untyped", "te_request_count", "Requests answered.", ("method",), methods)
         self.successes = layout.add(
             "untyped", "te_request_success", "Requests answered as asked.", ("method",), methods
@@ -128,9 +131,7 @@ class RequestSeries:
         )
         self.request_stages = self._stages("te_request", "of one request")
         self.input_stages = self._stages("te_embed", "of one input")
-        self.lengths = layout.add(
-            "histogram", "te_request_input_length", "Tokens of one input.", bounds=INPUT_LENGTHS
-        )
+        self.lengths = layout.add_histogram("te_request_input_length", "Tokens of one input.", INPUT_LENGTHS)
 
     def clear_gauges(self, row: Row) -> None:
         """Set the gauges of a front end that has died to zero."""
@@ -142,7 +143,7 @@ class RequestSeries:
     def _stages(self, prefix: str, what: str) -> tuple[MetricFamily, ...]:
         names = [(f"{prefix}_duration", f"Seconds {what}.")]
         names += [(f"{prefix}_{stage}_duration", f"Seconds {what}: {stage}.") for stage in STAGES]
-        return tuple(self.layout.add("histogram", name, text, bounds=TEI_SECONDS) for name, text in names)
+        return tuple(self.layout.add_histogram(name, text, TEI_SECONDS) for name, text in names)
 
 
 class RequestMetrics:

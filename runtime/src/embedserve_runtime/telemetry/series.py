@@ -21,7 +21,8 @@ Labels = tuple[str, ...]
 Row: TypeAlias = "memoryview[float]"
 NUMBER_BYTES = 8
 # `untyped` is a counter with a name that the text format does not allow for counters.
-Kind = Literal["counter", "untyped", "gauge", "histogram"]
+SimpleKind = Literal["counter", "untyped", "gauge"]
+Kind = SimpleKind | Literal["histogram"]
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,29 @@ class SeriesLayout:
 
     def add(
         self,
-        kind: Kind,
+        kind: SimpleKind,
         name: str,
         text: str,
         label_names: Labels = (),
         members: Iterable[Labels] = ((),),
-        *,
-        bounds: tuple[float, ...] = (),
     ) -> MetricFamily:
-        family = MetricFamily(kind, name, text, label_names, tuple(members), self.size, bounds)
+        """Add a metric with one number a member."""
+        return self._append(MetricFamily(kind, name, text, label_names, tuple(members), self.size))
+
+    def add_histogram(
+        self,
+        name: str,
+        text: str,
+        bounds: tuple[float, ...],
+        label_names: Labels = (),
+        members: Iterable[Labels] = ((),),
+    ) -> MetricFamily:
+        """Add a histogram. bounds: the upper ones of its buckets, ascending, but for the last."""
+        return self._append(
+            MetricFamily("histogram", name, text, label_names, tuple(members), self.size, bounds)
+        )
+
+    def _append(self, family: MetricFamily) -> MetricFamily:
         self.families.append(family)
         self.size += family.width * len(family.members)
         return family

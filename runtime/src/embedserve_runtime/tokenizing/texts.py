@@ -32,6 +32,7 @@ from embedserve_runtime.tokenizing.chunks import TextChunk, split_text
 from embedserve_runtime.tokenizing.embedding_rows import EmbeddingRows, check_ids
 from embedserve_runtime.tokenizing.length_limit import LengthLimit
 from embedserve_runtime.tokenizing.pairs import PairEncoder
+from embedserve_runtime.tokenizing.table_texts import NO_TABLE, TableTexts
 from embedserve_runtime.tokenizing.templates import TemplateEncoder
 from embedserve_runtime.tokenizing.tokenizer_json import lowercase_first, register_markers
 from embedserve_runtime.tokenizing.truncation import TruncationRules
@@ -60,21 +61,16 @@ class TextTokenizer:
         vocabulary_size: int,
         *,
         pair_types: bool = False,
-        empty_text_id: int | None = None,
-        max_characters: int | None = None,
-        compiled: bool = False,
+        table: TableTexts = NO_TABLE,
     ) -> None:
         """Takes the tokenizer over: nobody else may change it afterwards.
 
         vocabulary_size: rows of the model's word embeddings, which id arrays are checked against.
         pair_types: whether the encoder takes token types, which say which text of a pair a token belongs to.
-        empty_text_id: the id that stands for a text without tokens; None refuses such a text.
-        max_characters: how much of a text with its prompt is read, where it is truncated on the right.
-        compiled: whether to compile a tokenizer for many texts at a time, which takes time at the start and memory.
         """
-        self._empty_text_id = empty_text_id
-        self._max_characters = max_characters
-        self._backend = TokenizerBackend(tokenizer, max_length, compiled=compiled)
+        self._empty_text_id = table.empty_text_id
+        self._max_characters = table.max_characters
+        self._backend = TokenizerBackend(tokenizer, max_length, compiled=table.compiled)
         self._tokenizer = tokenizer
         self.queries = self
         self._pair_types = pair_types
@@ -108,14 +104,9 @@ class TextTokenizer:
             tokenizer.post_processor = processors.Sequence([])
         if isinstance(card.body, StaticTable):
             per_token = card.body.token_characters
-            return cls(
-                tokenizer,
-                card.max_length,
-                vocabulary,
-                empty_text_id=vocabulary,
-                max_characters=None if per_token is None else card.max_length * per_token,
-                compiled=True,
-            )
+            characters = None if per_token is None else card.max_length * per_token
+            table = TableTexts(vocabulary, characters, compiled=True)
+            return cls(tokenizer, card.max_length, vocabulary, table=table)
         if card.late_interaction is not None:
             register_markers(tokenizer, card.late_interaction.markers)
         built = cls(tokenizer, card.max_length, vocabulary, pair_types=card.pair_types)

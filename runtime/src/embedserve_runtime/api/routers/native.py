@@ -22,7 +22,7 @@ from embedserve_runtime.api.native_response import (
     resolve_format,
     write_results,
 )
-from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.responses import BytesResponse, record_usage, result_headers, result_response
 from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
@@ -177,10 +177,10 @@ async def _bytes_response(
     request: Request, service: EmbeddingService, embedded: EmbedResult, output_format: OutputFormat
 ) -> Response:
     rows = await asyncio.to_thread(output_format.quantize, embedded.dense)
-    headers = ((DTYPE, output_format.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
-    return result_response(
-        request, service, rows.tobytes(), embedded.usage, headers=headers, content_type=BYTES
-    )
+    shape = ((DTYPE, output_format.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
+    record_usage(get_context(request).facts, embedded.usage)
+    headers = (*result_headers(service, embedded.usage), *shape)
+    return BytesResponse(rows.tobytes(), headers=headers, content_type=BYTES)
 
 
 def _write_tokens(inputs: Sequence[Input], prompt_length: int, located: list[list[Token]]) -> bytes:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch, ParityFacts
 from embedserve_runtime.engines.grouping import EqualGroups
-from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_types
+from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
 from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
     PROVIDERS,
@@ -51,12 +51,11 @@ class OnnxEngine:
         session: onnxruntime.InferenceSession,
         *,
         facts: EngineFacts,
-        has_attention_mask: bool = False,
     ) -> None:
-        """session, has_attention_mask: of a graph as `graph.build` writes it."""
+        """session: of a graph as `graph.build` writes it."""
         self.facts = facts
         self._concurrent_session = ConcurrentSession(session, facts.threads)
-        self._hides_tokens = has_attention_mask
+        self._hides_tokens = takes_attention_mask([given.name for given in session.get_inputs()])
         self._hidden_size = encoder.hidden_size
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)
@@ -73,8 +72,7 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        facts = describe_engine("float32", threads)
-        return cls(encoder, session, facts=facts, has_attention_mask=has_attention_mask)
+        return cls(encoder, session, facts=describe_engine("float32", threads))
 
     @classmethod
     def load(
@@ -82,14 +80,12 @@ class OnnxEngine:
         encoder: Encoder,
         file: Path,
         facts: EngineFacts,
-        *,
-        has_attention_mask: bool = False,
     ) -> OnnxEngine:
         """Load a graph of `encoder` from a file. facts: of `describe_engine`. Raises ModelInvalid when ONNX Runtime
         cannot."""
         entries = BFLOAT16_PRODUCTS if facts.precision == "bfloat16" else {}
         session = load_session(file, facts.threads or 0, entries)
-        return cls(encoder, session, facts=facts, has_attention_mask=has_attention_mask)
+        return cls(encoder, session, facts=facts)
 
     @property
     def hidden_size(self) -> int:

@@ -6,6 +6,8 @@ Inputs of the graph are the packed token ids, sequences of one length side by si
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -45,6 +47,11 @@ SEEN_INPUTS = (
 )
 
 Arrays = dict[str, NDArray[np.generic]]
+
+
+def takes_attention_mask(inputs: Collection[str]) -> bool:
+    """Whether a graph with inputs of these names is told which tokens attention sees."""
+    return all(name in inputs for name, _, _ in SEEN_INPUTS)
 
 
 def takes_types(encoder: Encoder) -> bool:

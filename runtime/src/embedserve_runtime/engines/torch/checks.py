@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
@@ -35,9 +36,9 @@ def run_torch_checks(
     encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
 ) -> Iterator[Check]:
     """want: the hidden states of another engine."""
-    yield compare_hidden_states(
-        "torch engine on the CPU", _run_forward(encoder, weights, batch, CPU, None), want, MIN_COSINE
-    )
+    sample = _Sample(encoder, weights, batch, want)
+    hidden = _run_forward(sample, CPU, choose_dtype(None))
+    yield compare_hidden_states("torch engine on the CPU", hidden, want, MIN_COSINE)
     yield check_generations(
         platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else ""
     )
@@ -47,7 +48,7 @@ def run_torch_checks(
             yield Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} sees no CUDA device")
         return
     for number in range(torch.cuda.device_count()):
-        yield from _run_device_checks(torch.device("cuda", number), encoder, weights, batch, want)
+        yield from _run_device_checks(torch.device("cuda", number), sample)
 
 
 def check_generations(machine: str, flags: str) -> Check:
@@ -79,43 +80,43 @@ def _check_compiler() -> Check:
     return Check("compiler", CheckStatus.OK, found)
 
 
-def _run_device_checks(
-    device: torch.device, encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
-) -> Iterator[Check]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """A batch for an encoder, with its hidden states by another engine."""
+
+    encoder: Encoder
+    weights: Weights
+    batch: PackedBatch
+    want: FloatArray
+
+
+def _run_device_checks(device: torch.device, sample: _Sample) -> Iterator[Check]:
+    want = sample.want
     capability = torch.cuda.get_device_capability(device)
     name = f"{name_of(device)} ({device}, {capability[0]}.{capability[1]})"
     dtype = choose_dtype(capability)
     words = str(dtype).removeprefix("torch.")
-    yield compare_hidden_states(
-        f"{name}: {words}", _run_forward(encoder, weights, batch, device, None), want, MIN_COSINE
-    )
+    yield compare_hidden_states(f"{name}: {words}", _run_forward(sample, device, dtype), want, MIN_COSINE)
     reason = find_triton_obstacle(device)
     if reason is not None:
         yield Check(f"{name}: fused kernels", CheckStatus.NOT_CHECKED, reason)
         return
-    graphs = _run_forward(encoder, weights, batch, device, None, graphs=True)
+    graphs = _run_forward(sample, device, dtype, graphs=True)
     yield compare_hidden_states(f"{name}: CUDA graphs", graphs, want, MIN_COSINE)
     for kind in EightBit:
-        reason = find_eight_bit_obstacle(encoder, device, kind)
+        reason = find_eight_bit_obstacle(sample.encoder, device, kind)
         if reason is not None:
             yield Check(f"{name}: {kind}", CheckStatus.NOT_CHECKED, reason)
         else:
-            hidden = _run_forward(encoder, weights, batch, device, kind)
+            hidden = _run_forward(sample, device, kind)
             yield compare_hidden_states(f"{name}: {kind}", hidden, want, MIN_EIGHT_BIT_COSINE)
 
 
 def _run_forward(
-    encoder: Encoder,
-    weights: Weights,
-    batch: PackedBatch,
-    device: torch.device,
-    kind: EightBit | None,
-    *,
-    graphs: bool = False,
+    sample: _Sample, device: torch.device, precision: torch.dtype | EightBit, *, graphs: bool = False
 ) -> FloatArray:
     """Run the encoder on a device. Raises EmbedserveError."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    engine = TorchEngine(encoder, weights, device, choose_dtype(capability), eight_bit=kind)
+    engine = TorchEngine(sample.encoder, sample.weights, device, precision)
     if graphs:
-        engine.prepare(None, batch.tokens)
-    return engine.forward(batch)
+        engine.prepare(None, sample.batch.tokens)
+    return engine.forward(sample.batch)

@@ -37,6 +37,11 @@ def name_of(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
+def limit_threads(threads: int) -> None:
+    """Set the compute threads of the process on the CPU."""
+    torch.set_num_threads(threads)
+
+
 def resolve_dtype(precision: str, device: torch.device) -> torch.dtype:
     """precision: name of a dtype, or `auto`."""
     if precision != "auto":

@@ -21,7 +21,14 @@ from embedserve_runtime.engines.torch.fused.support import (
     find_fused_obstacle,
     find_triton_obstacle,
 )
-from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, Forward, Graphs, Needs, choose_buckets
+from embedserve_runtime.engines.torch.graphs import (
+    MAX_TOKENS,
+    EncoderWithHeads,
+    Forward,
+    Graphs,
+    Needs,
+    choose_buckets,
+)
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, find_varlen_obstacle
 from embedserve_runtime.engines.torch.long_texts import settle_flash_length
@@ -51,20 +58,18 @@ class TorchEngine:
         encoder: Encoder,
         weights: Weights,
         device: torch.device,
-        dtype: torch.dtype,
-        threads: int | None = None,
+        precision: torch.dtype | EightBit,
         *,
         kernel: KernelKind | None = None,
-        eight_bit: EightBit | None = None,
     ) -> None:
-        """Read the weights onto `device`. threads: compute threads of the process on the CPU, None for torch's own.
+        """Read the weights onto `device`.
 
-        dtype: of weights, products and hidden states; norms, rotary positions and softmax stay in float32.
-        kernel: the attention to take; None takes the fastest that can run the encoder. eight_bit: of the large
-        products, `dtype` is of all else. Raises UnsupportedArchitecture where what is asked for cannot be.
+        precision: of weights, products and hidden states; norms, rotary positions and softmax stay in float32. In 8 bit
+        are the large products alone, all else is in what `auto` is on the device. kernel: the attention to take; None
+        takes the fastest that can run the encoder. Raises UnsupportedArchitecture where what is asked for cannot be.
         """
-        if threads is not None:
-            torch.set_num_threads(threads)
+        eight_bit = precision if isinstance(precision, EightBit) else None
+        dtype = resolve_dtype("auto", device) if isinstance(precision, EightBit) else precision
         self.padding = 0
         self._encoder = encoder
         self.device = device
@@ -83,7 +88,7 @@ class TorchEngine:
         parameters = Parameters(weights, device, dtype)
         with torch.inference_mode(), use_device(device):
             if self.kernel in FUSED:
-                self._flash_from = settle_flash_length(encoder, parameters, dtype, kernel)
+                self._flash_from = settle_flash_length(encoder, parameters, kernel)
                 flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is there only beside CUDA.
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
@@ -103,26 +108,14 @@ class TorchEngine:
         weights: Weights,
         device: torch.device,
         precision: str,
-        threads: int | None,
         *,
         attention: str,
-        parity: ParityFacts | None = None,
     ) -> TorchEngine:
         """Open the engine as the settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of
         kernel, or `auto`."""
         kernel = None if attention == "auto" else KernelKind(attention)
         eight_bit = EightBit(precision) if precision in tuple(EightBit) else None
-        engine = cls(
-            encoder,
-            weights,
-            device,
-            resolve_dtype("auto" if eight_bit else precision, device),
-            threads,
-            kernel=kernel,
-            eight_bit=eight_bit,
-        )
-        engine.parity = parity
-        return engine
+        return cls(encoder, weights, device, eight_bit or resolve_dtype(precision, device), kernel=kernel)
 
     @property
     def hidden_size(self) -> int:
@@ -151,11 +144,9 @@ class TorchEngine:
         largest = choose_buckets(max_tokens or 2**31)
         with torch.inference_mode(), use_device(self.device):
             self._graphs = Graphs(
-                self._fused,
-                head,
+                EncoderWithHeads(self._fused, head, token_head),
                 largest,
                 self._encoder.max_tokens,
-                token_head=token_head,
                 max_second_lane_tokens=self._max_concurrent_tokens(),
             )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))

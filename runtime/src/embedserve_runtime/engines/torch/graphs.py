@@ -162,6 +162,20 @@ class _CapturedGraph:
         return Needs.ROWS if self.token_rows is None else Needs.TOKEN_ROWS
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderWithHeads:
+    """What a graph computes.
+
+    run: from a batch to hidden states (tokens, hidden size). head: from those to the rows of sequences. token_head: to
+    rows of tokens; it runs in the graph where hidden states are not kept, else behind it, and in the graph that has the
+    copies in it.
+    """
+
+    run: Callable[[DeviceBatch], Tensor]
+    head: RowHead | None = None
+    token_head: TokenRowHead | None = None
+
+
 class GraphLane:
     """CUDA graphs of which one runs at a time, on one stream."""
 
@@ -179,15 +193,9 @@ class GraphLane:
     def __contains__(self, capacity: Capacity) -> bool:
         return capacity in self._captured
 
-    def capture(
-        self,
-        run: Callable[[DeviceBatch], Tensor],
-        head: RowHead | None,
-        token_head: TokenRowHead | None,
-        capacity: Capacity,
-    ) -> None:
-        """Capture the graph of a capacity. token_head: runs in it where hidden states are not kept, else behind it; and
-        in the graph that has the copies in it."""
+    def capture(self, model: EncoderWithHeads, capacity: Capacity) -> None:
+        """Capture the graph of a capacity."""
+        run, head, token_head = model.run, model.head, model.token_head
         keeps_hidden = head is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
         batch = DeviceBatch.view_storage(self._storage, capacity)
         copy_in(_build_full_batch(capacity, self._max_tokens), capacity, self._storage)
@@ -270,12 +278,10 @@ class Graphs:
 
     def __init__(
         self,
-        run: Callable[[DeviceBatch], Tensor],
-        head: RowHead | None,
+        model: EncoderWithHeads,
         capacities: Sequence[Capacity],
         max_tokens: int,
         *,
-        token_head: TokenRowHead | None = None,
         min_second_lane_tokens: int = MIN_SECOND_LANE_TOKENS,
         max_second_lane_tokens: int = MAX_TOKENS,
     ) -> None:
@@ -292,12 +298,12 @@ class Graphs:
         second_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._lanes = [GraphLane(among[-1], max_tokens, stream) for stream in (None, second_stream)]
         first, second = self._lanes
-        _fill(partial(first.capture, run, head, token_head), first, among, max_bytes)
+        _fill(partial(first.capture, model), first, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
         of_second = [
             one for one in self.capacities if min_second_lane_tokens <= one.tokens <= max_second_lane_tokens
         ]
-        _fill(partial(second.capture, run, head, token_head), second, of_second, max_bytes)
+        _fill(partial(second.capture, model), second, of_second, max_bytes)
         torch.cuda.empty_cache()
         self._submitted = 0
 

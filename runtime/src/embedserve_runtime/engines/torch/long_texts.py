@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from embedserve_runtime.engines.torch.fused.support import can_flash_run, find_flash_obstacle
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.parameters import Parameters
@@ -14,26 +12,22 @@ from embedserve_runtime.model.architecture import Encoder
 log = logging.getLogger(__name__)
 
 
-def settle_flash_length(
-    encoder: Encoder, parameters: Parameters, dtype: torch.dtype, asked: KernelKind | None
-) -> int | None:
+def settle_flash_length(encoder: Encoder, parameters: Parameters, asked: KernelKind | None) -> int | None:
     """Decide the length from which flash-attn runs; None for never. asked: `flash` takes it for every batch, `fused`
     for none, None what is faster on the card."""
     if asked is KernelKind.FLASH:
         return 1
-    if asked is not None or find_flash_obstacle(encoder, parameters.device, dtype) is not None:
+    if asked is not None or find_flash_obstacle(encoder, parameters.device, parameters.dtype) is not None:
         return None
     # Imported here: they need Triton.
-    from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+    from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionTerms
     from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measure_flash_length
 
     form = next(layer.attention for layer in encoder.layers if can_flash_run(layer.attention))
-    ours = FusedAttention(form, parameters, None, encoder.max_tokens, None)
+    ours = FusedAttention(form, parameters, PositionTerms(encoder.max_tokens))
     try:
         flash = FlashAttention(form)
-        return measure_flash_length(
-            form, ours, flash, device=parameters.device, dtype=dtype, max_seqlen=encoder.max_tokens
-        )
+        return measure_flash_length(form, ours, flash, parameters, max_seqlen=encoder.max_tokens)
     # It compiles for the card that it finds, and may raise anything there; our own kernel runs without it.
     except Exception as error:  # noqa: BLE001
         log.warning("flash-attn-4 cannot run here", extra={"error": f"{type(error).__name__}: {error}"})

@@ -10,15 +10,12 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     Attention,
-    Embeddings,
-    Encoder,
     Experts,
     Layer,
     Mlp,
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
     TensorSource,
 )
 
@@ -78,27 +75,6 @@ def layer_norm(eps: float) -> Norm:
 def describe_post_norm_layer(attention: Attention, mlp: Mlp | Experts, norm: Norm) -> Layer:
     """BERT's layer: both norms after the addition."""
     return Layer(attention, mlp, NormPlacement.POST, norm)
-
-
-def describe_encoder_without_final_norm(
-    family: str,
-    names: ParameterNames,
-    *,
-    hidden_size: int,
-    max_tokens: int,
-    embeddings: Embeddings,
-    layers: Iterable[Layer],
-) -> Encoder:
-    """What layers with their norms at the end make: nothing comes after the last one."""
-    return Encoder(
-        family=family,
-        hidden_size=hidden_size,
-        max_tokens=max_tokens,
-        embeddings=embeddings,
-        layers=tuple(layers),
-        final_norm=None,
-        parameter_names=names,
-    )
 
 
 def map_tensor(ours: str, *theirs: str) -> Sources:

@@ -26,7 +26,6 @@ from embedserve_runtime.model.architecture import (
 from embedserve_runtime.model.families.common import (
     compute_head_size,
     describe_attention_of_size,
-    describe_encoder_without_final_norm,
     describe_mlp,
     describe_post_norm_layer,
     layer_norm,
@@ -111,9 +110,8 @@ def describe(file: ModelFile) -> Encoder:
         the_norm,
     )
     rows, width = config.max_position_embeddings, config.embedding_size or config.hidden_size
-    return describe_encoder_without_final_norm(
-        "deberta-v2",
-        NAMES,
+    return Encoder(
+        family="deberta-v2",
         hidden_size=config.hidden_size,
         max_tokens=rows,
         embeddings=Embeddings(
@@ -123,7 +121,9 @@ def describe(file: ModelFile) -> Encoder:
             norm=the_norm,
             width=None if width == config.hidden_size else width,
         ),
-        layers=_describe_layers(path, config, layer),
+        layers=tuple(_describe_layers(path, config, layer)),
+        final_norm=None,
+        parameter_names=NAMES,
     )
 
 

@@ -23,7 +23,6 @@ from embedserve_runtime.model.architecture import (
     NormKind,
     NormPlacement,
     ParameterNames,
-    QkNorm,
 )
 from embedserve_runtime.model.families.common import (
     compute_head_size,
@@ -108,10 +107,11 @@ def describe_attention(
     *,
     qkv_bias: bool,
     output_bias: bool,
-    window: int | None = None,
-    qk_norm: QkNorm | None = None,
 ) -> Attention:
-    """One layer's attention. Raises UnsupportedArchitecture when the heads cannot share the key/value heads."""
+    """One layer's attention, without a window or norms of heads.
+
+    Raises UnsupportedArchitecture when the heads cannot share the key/value heads.
+    """
     size = config.size_of_head(path)
     kv_heads = config.num_key_value_heads or config.num_attention_heads
     if config.num_attention_heads % kv_heads:
@@ -124,8 +124,6 @@ def describe_attention(
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         causal=config.has_causal_attention(path),
-        window=window,
-        qk_norm=qk_norm,
         rotary=config.describe_rotary(path, size, DEFAULT_THETA),
     )
 

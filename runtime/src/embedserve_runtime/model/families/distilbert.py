@@ -18,7 +18,6 @@ from embedserve_runtime.model.architecture import (
 )
 from embedserve_runtime.model.families.common import (
     describe_attention,
-    describe_encoder_without_final_norm,
     describe_mlp,
     describe_post_norm_layer,
     layer_norm,
@@ -72,9 +71,8 @@ def describe(file: ModelFile) -> Encoder:
         describe_mlp(path, "activation", config.activation, config.hidden_dim),
         NORM,
     )
-    return describe_encoder_without_final_norm(
-        "distilbert",
-        NAMES,
+    return Encoder(
+        family="distilbert",
         hidden_size=config.dim,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(
@@ -83,5 +81,7 @@ def describe(file: ModelFile) -> Encoder:
             token_types=0,
             norm=NORM,
         ),
-        layers=[layer] * config.n_layers,
+        layers=(layer,) * config.n_layers,
+        final_norm=None,
+        parameter_names=NAMES,
     )

@@ -16,7 +16,6 @@ from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, Para
 from embedserve_runtime.model.families.common import (
     compute_head_size,
     describe_attention_of_size,
-    describe_encoder_without_final_norm,
     describe_post_norm_layer,
     layer_norm,
     map_linear,
@@ -123,11 +122,12 @@ def describe(file: ModelFile) -> Encoder:
         ),
         layer_norm(config.layer_norm_eps),
     )
-    return describe_encoder_without_final_norm(
-        "gte",
-        NAMES,
+    return Encoder(
+        family="gte",
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
-        layers=[layer] * config.num_hidden_layers,
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
     )

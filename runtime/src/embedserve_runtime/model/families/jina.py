@@ -24,7 +24,6 @@ from embedserve_runtime.model.architecture import (
 )
 from embedserve_runtime.model.families.common import (
     describe_attention,
-    describe_encoder_without_final_norm,
     describe_post_norm_layer,
     layer_norm,
     map_linear,
@@ -149,11 +148,12 @@ def describe(file: ModelFile) -> Encoder:
     act = ACTIVATIONS[config.feed_forward_type]
     mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=True)
     layer = replace(describe_post_norm_layer(attention, mlp, the_norm), inner_norm=code)
-    return describe_encoder_without_final_norm(
-        "jina-bert-code" if code else "jina-bert",
-        CODE_NAMES if code else NAMES,
+    return Encoder(
+        family="jina-bert-code" if code else "jina-bert",
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, the_norm),
-        layers=[layer] * config.num_hidden_layers,
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=CODE_NAMES if code else NAMES,
     )

@@ -5,6 +5,8 @@ Source: `MistralModel` of transformers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import refuse
@@ -24,5 +26,7 @@ def describe(file: ModelFile) -> Encoder:
     refuse(path, [("layer_types", config.layer_types, None)])
     size = config.sliding_window
     window = None if size is None else config.find_window(path, size)
-    attention = decoder.describe_attention(path, config, qkv_bias=False, output_bias=False, window=window)
-    return decoder.describe_encoder(path, config, [attention] * config.num_hidden_layers)
+    attention = decoder.describe_attention(path, config, qkv_bias=False, output_bias=False)
+    return decoder.describe_encoder(
+        path, config, [replace(attention, window=window)] * config.num_hidden_layers
+    )

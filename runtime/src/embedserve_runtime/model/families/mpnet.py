@@ -20,7 +20,6 @@ from embedserve_runtime.model.architecture import (
 )
 from embedserve_runtime.model.families.common import (
     describe_attention,
-    describe_encoder_without_final_norm,
     describe_mlp,
     describe_post_norm_layer,
     layer_norm,
@@ -82,9 +81,8 @@ def describe(file: ModelFile) -> Encoder:
         describe_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),
         layer_norm(config.layer_norm_eps),
     )
-    return describe_encoder_without_final_norm(
-        "mpnet",
-        NAMES,
+    return Encoder(
+        family="mpnet",
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings - FIRST_POSITION,
         embeddings=Embeddings(
@@ -93,5 +91,7 @@ def describe(file: ModelFile) -> Encoder:
             token_types=0,
             norm=layer.norm,
         ),
-        layers=[layer] * config.num_hidden_layers,
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
     )

@@ -19,7 +19,6 @@ from embedserve_runtime.model.families.common import (
     compute_head_size,
     describe_attention,
     describe_attention_of_size,
-    describe_encoder_without_final_norm,
     describe_post_norm_layer,
     layer_norm,
     map_linear,
@@ -164,13 +163,14 @@ def _describe_transformers_model(path: Path, config: TransformersConfig) -> Enco
         Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False),
         layer_norm(config.layer_norm_eps),
     )
-    return describe_encoder_without_final_norm(
-        "nomic_bert",
-        NAMES,
+    return Encoder(
+        family="nomic_bert",
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
-        layers=[layer] * config.num_hidden_layers,
+        layers=(layer,) * config.num_hidden_layers,
+        final_norm=None,
+        parameter_names=NAMES,
     )
 
 
@@ -191,13 +191,16 @@ def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
     words = -(-config.vocab_size // multiple) * multiple
     # With a scaling factor the base grows with each text longer than the trained positions; up to them it rests.
     longest = config.max_trained_positions if config.rotary_scaling_factor else config.n_positions
-    return describe_encoder_without_final_norm(
-        "nomic_bert",
-        NAMES,
+    return Encoder(
+        family="nomic_bert",
         hidden_size=config.n_embd,
         max_tokens=min(longest, config.n_positions),
         embeddings=Embeddings(words, None, config.type_vocab_size, layer.norm),
-        layers=(with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)),
+        layers=tuple(
+            with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)
+        ),
+        final_norm=None,
+        parameter_names=NAMES,
     )
 
 

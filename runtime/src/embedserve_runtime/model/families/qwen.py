@@ -6,6 +6,7 @@ layers from `max_window_layers` on, or as `layer_types` says.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind, QkNorm, QkNormScope
@@ -33,17 +34,17 @@ def describe(file: ModelFile) -> Encoder:
     if is_qwen3 and config.head_dim is None:
         config = config.model_copy(update={"head_dim": QWEN3_HEAD_SIZE})
     qk_norm = QkNorm(Norm(NormKind.RMS, config.rms_norm_eps), QkNormScope.HEAD) if is_qwen3 else None
-    attentions = [
+    windows = _list_windows(path, config)
+    attention = replace(
         decoder.describe_attention(
             path,
             config,
             qkv_bias=config.attention_bias if is_qwen3 else True,
             output_bias=config.attention_bias if is_qwen3 else False,
-            window=window,
-            qk_norm=qk_norm,
-        )
-        for window in _list_windows(path, config)
-    ]
+        ),
+        qk_norm=qk_norm,
+    )
+    attentions = [replace(attention, window=window) for window in windows]
     return decoder.describe_encoder(path, config, attentions)
 
 

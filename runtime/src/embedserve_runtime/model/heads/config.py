@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field, NonNegativeFloat
@@ -97,9 +97,8 @@ class HeadSource:
         norm_name: str = "",
     ) -> HeadLayer:
         """A layer from the hidden size to the hidden size."""
-        return describe_layer(
-            self.hidden, self.hidden, *names, bias=bias, activation=activation, norm=norm, norm_name=norm_name
-        )
+        layer = describe_layer(self.hidden, self.hidden, *names, bias=bias, activation=activation)
+        return layer if norm is None else add_norm(layer, norm, norm_name)
 
     def describe_layer_norm(self) -> Norm:
         return Norm(NormKind.LAYER, self.config.layer_norm_eps)
@@ -111,8 +110,6 @@ def describe_layer(
     *names: str,
     bias: bool = True,
     activation: Activation = Activation.IDENTITY,
-    norm: Norm | None = None,
-    norm_name: str = "",
 ) -> HeadLayer:
     """A layer whose weight and bias lie under one name."""
     return HeadLayer(
@@ -121,6 +118,9 @@ def describe_layer(
         weight=tuple(f"{name}.weight" for name in names),
         bias=tuple(f"{name}.bias" for name in names) if bias else (),
         activation=activation,
-        norm=norm,
-        norm_names=(norm_name,) if norm_name else (),
     )
+
+
+def add_norm(layer: HeadLayer, norm: Norm, name: str) -> HeadLayer:
+    """Return the layer with a norm at its end. name: of the norm's tensors; empty where it is added later."""
+    return replace(layer, norm=norm, norm_names=(name,) if name else ())

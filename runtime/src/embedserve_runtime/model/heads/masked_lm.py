@@ -13,7 +13,7 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm, NormKind
 from embedserve_runtime.model.heads.classifiers import describe_modernbert_layer
-from embedserve_runtime.model.heads.config import HeadSource, describe_layer
+from embedserve_runtime.model.heads.config import HeadSource, add_norm, describe_layer
 from embedserve_runtime.model.heads.description import HeadLayer
 
 SUFFIX = "ForMaskedLM"
@@ -47,15 +47,14 @@ def _list_biases(source: HeadSource, head: str) -> tuple[str, str]:
 
 def _describe_bert(source: HeadSource, norm: str = "LayerNorm") -> Layers:
     predictions = "cls.predictions"
+    dense = describe_layer(
+        source.hidden,
+        source.width,
+        f"{predictions}.transform.dense",
+        activation=source.read_activation("hidden_act"),
+    )
     return (
-        describe_layer(
-            source.hidden,
-            source.width,
-            f"{predictions}.transform.dense",
-            activation=source.read_activation("hidden_act"),
-            norm=source.describe_layer_norm(),
-            norm_name=f"{predictions}.transform.{norm}",
-        ),
+        add_norm(dense, source.describe_layer_norm(), f"{predictions}.transform.{norm}"),
         _describe_decoder(source, f"{predictions}.decoder", *_list_biases(source, predictions)),
     )
 

@@ -49,6 +49,18 @@ def tile_of(attention: Attention, tokens: int, sequences: int) -> AttentionTile:
     return AttentionTile(64, 64, 4, 3, registers=128)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PositionTerms:
+    """What the places of two tokens add to their score.
+
+    max_tokens: of a sequence. table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's.
+    """
+
+    max_tokens: int
+    table: Tensor | None = None
+    term: DisentangledTerm | None = None
+
+
 class FusedAttention:
     """softmax(scale * q k^T + position terms) v, over packed tokens."""
 
@@ -56,22 +68,19 @@ class FusedAttention:
         self,
         attention: Attention,
         parameters: Parameters,
-        table: Tensor | None,
-        max_tokens: int,
-        term: DisentangledTerm | None,
+        positions: PositionTerms,
         *,
         flash: FlashAttention | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's. flash: runs batches
-        that have bounds. dtype: of the result, None for that of the values."""
+        """flash: runs batches that have bounds. dtype: of the result, None for that of the values."""
         self._dtype = dtype
         self._flash = flash
         self._attention = attention
         self._width = attention.heads * attention.head_size
-        self._middle = max_tokens - 1
-        self._table = table
-        self._term = term
+        self._middle = positions.max_tokens - 1
+        self._table = positions.table
+        self._term = positions.term
         self._slopes: Tensor | None = None
         if isinstance(attention.distance_bias, Alibi):
             self._slopes = torch.tensor(attention.distance_bias.slopes, device=parameters.device)

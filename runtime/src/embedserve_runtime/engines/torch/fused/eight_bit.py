@@ -36,6 +36,21 @@ ROUNDING = 1.13
 MAX_TOKENS_OF_SMALL_TILES = 1024
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ProductEpilogue:
+    """What follows a product in its kernel.
+
+    gated: the weight holds a gate before the up product. residual_norm: of a residual that is deferred.
+    """
+
+    activation: Activation | None = None
+    gated: bool = False
+    residual_norm: Normalization | None = None
+
+
+PLAIN = ProductEpilogue()
+
+
 class EightBitProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
 
@@ -45,11 +60,10 @@ class EightBitProduct:
         dtype: torch.dtype,
         *,
         kind: EightBit,
-        activation: Activation | None = None,
-        gated: bool = False,
-        residual_norm: Normalization | None = None,
+        epilogue: ProductEpilogue = PLAIN,
     ) -> None:
-        """linear: gate before up where `gated`. dtype: of the model. residual_norm: of a residual that is deferred."""
+        """dtype: of the model."""
+        activation, gated, residual_norm = epilogue.activation, epilogue.gated, epilogue.residual_norm
         weight, scales = quantize(linear.weight, kind)
         self._kind = kind
         self._residual_norm = residual_norm
@@ -108,15 +122,18 @@ class EightBitProduct:
         residual: Tensor | DeferredLayerNorm | None,
         out_scales: Tensor | None,
     ) -> None:
-        rows = given if isinstance(given, QuantizedRows) else None
         values = given if isinstance(given, Tensor) else given.values
-        scales, lengths = (None, None) if rows is None else (rows.scales, rows.lengths)
-        count, depth = values.shape
-        if self._hopper is not None and count > MAX_TOKENS_OF_SMALL_TILES:
-            sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
+        scales, lengths = (None, None) if isinstance(given, Tensor) else (given.scales, given.lengths)
+        sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
+        if self._hopper is not None and len(values) > MAX_TOKENS_OF_SMALL_TILES:
             self._hopper(values, out, residual=residual, eight=sides)
-            return
-        tile, bounds = self._tile(count), self._bounds
+        else:
+            self._launch(values, out, residual, sides)
+
+    def _launch(
+        self, values: Tensor, out: Tensor, residual: Tensor | DeferredLayerNorm | None, sides: EightBitSides
+    ) -> None:
+        tile, bounds, narrow = self._tile(len(values)), sides.bounds, sides.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
@@ -124,19 +141,19 @@ class EightBitProduct:
         kernel(
             left=TensorDescriptor.from_tensor(values, [tile.rows, 128]),
             right=TensorDescriptor.from_tensor(self._weight, [tile.columns, 128]),
-            left_scales=scales,
-            right_scales=self._scales,
+            left_scales=sides.rows,
+            right_scales=sides.channels,
             bias=self._bias,
             add=residual if deferred is None else deferred.sums,
-            lengths=None if out_scales is None else lengths,
+            lengths=sides.lengths if narrow else None,
             factors=None if deferred is None else deferred.factors,
             shifts=None if deferred is None else deferred.shifts,
             norm_weight=None if deferred is None else deferred.norm.weight,
             out=out,
-            out_scales=out_scales,
-            rows=count,
+            out_scales=sides.out_scales,
+            rows=len(values),
             columns=self._columns,
-            depth=depth,
+            depth=values.shape[1],
             weight_bound=bounds.weight,
             bias_bound=bounds.bias,
             up_weight_bound=bounds.up_weight,
@@ -146,9 +163,9 @@ class EightBitProduct:
             KIND=self._activation,
             ADD=residual is not None,
             DEFERRED=deferred is not None,
-            NARROW=out_scales is not None,
+            NARROW=narrow,
             INTEGER=self._kind is EightBit.INT8,
-            SCALED_ROWS=scales is not None,
+            SCALED_ROWS=sides.rows is not None,
             BLOCK_M=tile.rows,
             BLOCK_N=tile.columns,
             BLOCK_K=128,

@@ -17,7 +17,7 @@ from torch import Tensor
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
-from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct
+from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct, ProductEpilogue
 from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, normalize_to_eight_bit
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
 from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
@@ -164,7 +164,6 @@ class LoadedLayer8:
     def load(
         cls,
         layer: Layer,
-        parameters: Parameters,
         shared: SharedTables,
         name: str,
         kind: EightBit,
@@ -172,6 +171,7 @@ class LoadedLayer8:
         before: Normalization | None,
     ) -> LoadedLayer8:
         """before: the norm of what the layer gets, if any; deferred where norms come after."""
+        parameters = shared.parameters
         weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
         norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
         inner = choose_inner_kind(kind, parameters.device)
@@ -182,16 +182,15 @@ class LoadedLayer8:
         if norm is not None and inner is EightBit.FP8:
             folded = FoldedValues.fold(joint, weights.output, layer.attention, norm, kind)
             joint = folded.joint
-            output = EightBitProduct(
-                folded.output, dtype, kind=inner, residual_norm=before if after else None
-            )
+            epilogue = ProductEpilogue(residual_norm=before if after else None)
+            output = EightBitProduct(folded.output, dtype, kind=inner, epilogue=epilogue)
+        activated = ProductEpilogue(mlp.activation, mlp.gated)
+        added = ProductEpilogue(residual_norm=norms.attention if after else None)
         products = EightBitProducts(
             queries_keys_values=EightBitProduct(joint, dtype, kind=kind),
             of_attended=output,
-            up=EightBitProduct(weights.up, dtype, kind=kind, activation=mlp.activation, gated=mlp.gated),
-            of_inner=EightBitProduct(
-                weights.down, dtype, kind=inner, residual_norm=norms.attention if after else None
-            ),
+            up=EightBitProduct(weights.up, dtype, kind=kind, epilogue=activated),
+            of_inner=EightBitProduct(weights.down, dtype, kind=inner, epilogue=added),
             inner_kind=inner,
             adds_residual=after,
         )
@@ -200,7 +199,6 @@ class LoadedLayer8:
             centering = ValueCentering(folded, products.queries_keys_values, output)
         attention = FusedSelfAttention(
             layer.attention,
-            parameters,
             shared,
             f"{name}.attention",
             dtype=None if centering is None else DTYPES[inner],
@@ -274,7 +272,7 @@ def build_eight_bit_stack(
     loaded: list[LoadedLayer8] = []
     before = tables.norm
     for number, layer in enumerate(encoder.layers):
-        loaded.append(LoadedLayer8.load(layer, parameters, shared, f"layers.{number}", kind, before=before))
+        loaded.append(LoadedLayer8.load(layer, shared, f"layers.{number}", kind, before=before))
         before = loaded[-1].norms.mlp if after else None
     build = build_post_norm_layers if after else build_pre_norm_layers
     embed, layers, last = build(tables, loaded, kind)

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
+from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.model.architecture import Attention
 
 log = logging.getLogger(__name__)
@@ -89,13 +90,12 @@ def measure_flash_length(
     attention: Attention,
     ours: Attend,
     flash: Attend,
+    parameters: Parameters,
     *,
-    device: torch.device,
-    dtype: torch.dtype,
     max_seqlen: int,
 ) -> int | None:
     """Time both on the card, at lengths up to `longest`, and decide."""
-    timings = []
+    device, dtype, timings = parameters.device, parameters.dtype, []
     for length in LENGTHS:
         if length > max_seqlen:
             break

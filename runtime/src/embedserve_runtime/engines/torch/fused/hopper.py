@@ -96,6 +96,8 @@ class HopperProduct:
         self._bias = bias
         self._kind = kind
         self._gated = gated
+        # Of a block of the result: the kernel writes it in two parts.
+        self._block_columns = (COLUMNS // 2 if gated else COLUMNS) // 2
         self._programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
     def __call__(
@@ -109,7 +111,6 @@ class HopperProduct:
         """out: (rows, columns), which the result is written into, and which may be the residual's memory."""
         from embedserve_runtime.engines.torch.fused.kernels import hopper
 
-        part = (COLUMNS // 2 if self._gated else COLUMNS) // 2
         bounds = Bounds() if eight is None else eight.bounds
         narrow = eight is not None and eight.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
@@ -118,8 +119,8 @@ class HopperProduct:
         kernel(
             left=_describe_tensor(rows, ROWS, STEP_BYTES // rows.element_size()),
             right=self._weight,
-            out=_describe_tensor(out, ROWS, part),
-            add=None if add is None else _describe_tensor(add, ROWS, part),
+            out=_describe_tensor(out, ROWS, self._block_columns),
+            add=None if add is None else _describe_tensor(add, ROWS, self._block_columns),
             bias=self._bias,
             left_scales=None if eight is None else eight.rows,
             right_scales=None if eight is None else eight.channels,

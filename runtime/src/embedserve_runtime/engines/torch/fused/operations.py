@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -40,18 +41,11 @@ MIN_TOKENS_ON_HOPPER = 2048
 SINGLE_ROW_TILES_BELOW = 1024
 
 
-def embed(
-    batch: DeviceBatch,
-    *,
-    words: Tensor,
-    scale: float,
-    types: Tensor | None,
-    positions: Tensor | None,
-    first_position: int,
-    norm: Normalization | None,
-    dtype: torch.dtype,
+def _look_up(
+    tables: EmbeddingTables, batch: DeviceBatch, norm: Normalization | None, dtype: torch.dtype
 ) -> Tensor:
     """norm(words[id] * scale + type row + position row), (tokens, width)."""
+    words, types, positions = tables.words, tables.types, tables.positions
     width = words.shape[1]
     out = words.new_empty((batch.tokens, width), dtype=dtype)
     kernel: Callable[..., object] = rows.embed[(batch.tokens,)]
@@ -66,8 +60,8 @@ def embed(
         bias=_get_bias(norm),
         out=out,
         width=width,
-        scale=scale,
-        first_position=first_position,
+        scale=tables.scale,
+        first_position=tables.first_position,
         eps=_get_eps(norm),
         TYPES=0 if types is None else 2,
         POSITIONS=positions is not None,
@@ -82,36 +76,38 @@ def embed(
 
 def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype) -> Tensor:
     """Return the input of the first layer, (tokens, hidden)."""
-    rows = embed(
-        batch,
-        words=tables.words,
-        scale=tables.scale,
-        types=tables.types,
-        positions=tables.positions,
-        first_position=tables.first_position,
-        norm=tables.norm if tables.projection is None else None,
-        dtype=dtype if tables.projection is None else tables.words.dtype,
-    )
     if tables.projection is None:
-        return rows
-    projected = tables.projection(rows)
+        return _look_up(tables, batch, tables.norm, dtype)
+    projected = tables.projection(_look_up(tables, batch, None, tables.words.dtype))
     return (
         projected.to(dtype) if tables.norm is None else add_and_normalize(projected, tables.norm, dtype=dtype)
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnfinishedBranch:
+    """post(values + bias), which is left to the kernel that adds it. values: (tokens, width). bias: (width,)."""
+
+    values: Tensor
+    bias: Tensor | None = None
+    post: Normalization | None = None
+
+
 def add_and_normalize(
-    branch: Tensor,
+    given: Tensor | UnfinishedBranch,
     norm: Normalization | None,
     *,
     residual: Tensor | None = None,
-    bias: Tensor | None = None,
-    post: Normalization | None = None,
     keep: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """norm(residual + post(branch + bias)), (tokens, width). keep: where the sum before `norm` goes, which may be an
-    input. norm, post: of one form. Without `norm` the result is `keep`. dtype: of the result, None for the branch's."""
+    """norm(residual + branch), (tokens, width).
+
+    given: the branch. norm: of the form of the branch's own, where both are. keep: where the sum before `norm` goes,
+    which may be an input; without `norm` it is the result. dtype: of the result, None for the branch's.
+    """
+    bias, post = (None, None) if isinstance(given, Tensor) else (given.bias, given.post)
+    branch = given if isinstance(given, Tensor) else given.values
     count, width = branch.shape
     if norm is None and keep is None:
         raise ValueError("neither a norm nor a place for the sum")

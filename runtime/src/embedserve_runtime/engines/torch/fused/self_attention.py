@@ -10,7 +10,7 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.attention import RotaryTable, compute_relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import build_disentangled_term
-from embedserve_runtime.engines.torch.fused.attention import FusedAttention
+from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionTerms
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import apply_rotary
 from embedserve_runtime.engines.torch.fused.support import can_flash_run
@@ -25,7 +25,7 @@ class SharedTables:
     def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
         self._flash = flash
         self._max_tokens = encoder.max_tokens
-        self._parameters = parameters
+        self.parameters = parameters
         self._rotary_tables: dict[Rotary, RotaryTable] = {}
         self._relative_embeddings = compute_relative_embeddings(encoder, parameters)
         self._learned: dict[RelativeBuckets, Tensor] = {}
@@ -34,7 +34,7 @@ class SharedTables:
         if rotary is None:
             return None
         if rotary not in self._rotary_tables:
-            table = RotaryTable.build(rotary, self._max_tokens, self._parameters)
+            table = RotaryTable.build(rotary, self._max_tokens, self.parameters)
             self._rotary_tables[rotary] = RotaryTable(table.cos.flatten(1), table.sin.flatten(1))
         return self._rotary_tables[rotary]
 
@@ -43,13 +43,11 @@ class SharedTables:
         term = None
         if self._relative_embeddings is not None:
             term = build_disentangled_term(
-                self._parameters, description, self._relative_embeddings, self._max_tokens, name
+                self.parameters, description, self._relative_embeddings, self._max_tokens, name
             )
-        table = self._get_table(description)
+        positions = PositionTerms(self._max_tokens, self._get_table(description), term)
         flash = FlashAttention(description) if self._flash and can_flash_run(description) else None
-        return FusedAttention(
-            description, self._parameters, table, self._max_tokens, term, flash=flash, dtype=dtype
-        )
+        return FusedAttention(description, self.parameters, positions, flash=flash, dtype=dtype)
 
     def _get_table(self, description: Attention) -> Tensor | None:
         """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
@@ -57,11 +55,11 @@ class SharedTables:
         if not isinstance(scheme, RelativeBuckets):
             return None
         if scheme not in self._learned:
-            buckets = self._parameters.read_float32("relative_bias.weight")
+            buckets = self.parameters.read_float32("relative_bias.weight")
             alone = replace(description, causal=False, window=None)
             table = compute_distance_table(alone, self._max_tokens, buckets)
             assert table is not None  # there is a bias
-            self._learned[scheme] = self._parameters.copy_array(table)
+            self._learned[scheme] = self.parameters.copy_array(table)
         return self._learned[scheme]
 
 
@@ -71,7 +69,6 @@ class FusedSelfAttention:
     def __init__(
         self,
         description: Attention,
-        parameters: Parameters,
         shared: SharedTables,
         name: str,
         *,
@@ -85,8 +82,8 @@ class FusedSelfAttention:
         self._norm_per_head = True
         if description.qk_norm is not None:
             self._norms = (
-                parameters.load_norm(description.qk_norm.norm, f"{name}.query_norm"),
-                parameters.load_norm(description.qk_norm.norm, f"{name}.key_norm"),
+                shared.parameters.load_norm(description.qk_norm.norm, f"{name}.query_norm"),
+                shared.parameters.load_norm(description.qk_norm.norm, f"{name}.key_norm"),
             )
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
         self._query_width = description.heads * description.head_size

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
-from embedserve_runtime.engines.torch.fused.operations import ActivatedProduct, add_and_normalize, embed_batch
+from embedserve_runtime.engines.torch.fused.operations import (
+    ActivatedProduct,
+    UnfinishedBranch,
+    add_and_normalize,
+    embed_batch,
+)
 from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
 from embedserve_runtime.engines.torch.fused.skinny_gemm import MAX_SKINNY_TOKENS, skinny_linear
 from embedserve_runtime.engines.torch.fused.weights import LayerWeights
@@ -67,7 +72,7 @@ class PostNorms:
         return HiddenStates(attended, attended)
 
     def normalize_after_mlp(self, branch: Tensor, hidden: Hidden16) -> Hidden16:
-        result = add_and_normalize(branch, self.norms.mlp, bias=self.down.bias)
+        result = add_and_normalize(UnfinishedBranch(branch, self.down.bias), self.norms.mlp)
         return HiddenStates(result, result)
 
 
@@ -93,10 +98,11 @@ def add_and_norm(
     residual: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None
 ) -> Tensor:
     """residual += post(branch), in place; gives norm(residual), or residual, in the dtype of the branch."""
+    given = branch if post is None else UnfinishedBranch(branch, post=post)
     if post is None or norm is None or post.form == norm.form:
-        result = add_and_normalize(branch, norm, residual=residual, post=post, keep=residual)
+        result = add_and_normalize(given, norm, residual=residual, keep=residual)
         return result.to(branch.dtype) if norm is None else result
-    add_and_normalize(branch, None, residual=residual, post=post, keep=residual)
+    add_and_normalize(given, None, residual=residual, keep=residual)
     return add_and_normalize(residual, norm, dtype=branch.dtype)
 
 
@@ -147,7 +153,7 @@ class LoadedLayer:
         weights = LayerWeights.load(layer, parameters, name)
         return cls(
             weights,
-            FusedSelfAttention(layer.attention, parameters, shared, f"{name}.attention"),
+            FusedSelfAttention(layer.attention, shared, f"{name}.attention"),
             ActivatedProduct(weights.up, weights.mlp.activation, weights.mlp.gated),
         )
 

@@ -59,7 +59,7 @@ class NormLinear:
     def __call__(self, given: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
         """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation."""
         out = given.values.new_empty((len(given), len(self.bias)))
-        _launch(given, self.linear.weight, self.bias, out, of_norm=self, kind=kind)
+        _launch(given, self, out, kind=kind)
         return out
 
 
@@ -69,7 +69,7 @@ def skinny_linear(
     """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
     out b. kind: of the activation. For at most `MAX_SKINNY_TOKENS` tokens."""
     out = given.new_empty((len(given), len(linear.weight))) if add is None else add
-    _launch(given, linear.weight, linear.bias if bias else None, out, kind=kind, add=add)
+    _launch(given, linear if bias else Linear(linear.weight, None), out, kind=kind, add=add)
     return out
 
 
@@ -81,30 +81,25 @@ def skinny_linear_add_norm(
     tiles = triton.cdiv(columns, skinny_kernels.SUM_COLUMNS.value)
     moments = given.new_empty((2, tiles, _choose_tile_height(count)), dtype=torch.float32)
     sums = SkinnyDeferredNorm(given.new_empty((count, columns)), moments, norm)
-    _launch(given, linear.weight, linear.bias, sums.values, add=residual, moments=moments)
+    _launch(given, linear, sums, add=residual)
     return sums
 
 
 def _launch(
     given: Tensor | SkinnyDeferredNorm,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
+    linear: Linear | NormLinear,
+    out: Tensor | SkinnyDeferredNorm,
     *,
-    of_norm: NormLinear | None = None,
     kind: int = NO_ACTIVATION,
     add: Tensor | SkinnyDeferredNorm | None = None,
-    moments: Tensor | None = None,
 ) -> None:
+    """Write activation(linear(given)) + add into `out`, with the moments of its rows where its norm is deferred."""
+    of_norm = linear if isinstance(linear, NormLinear) else None
+    weight = linear.linear.weight if isinstance(linear, NormLinear) else linear.weight
+    bias, moments = linear.bias, out.moments if isinstance(out, SkinnyDeferredNorm) else None
     (columns, depth), count = weight.shape, len(given)
-    height, width, warps = (
-        _choose_tile_height(count),
-        int(skinny_kernels.SUM_COLUMNS.value),
-        int(skinny_kernels.SPLITS.value),
-    )
+    height, width = _choose_tile_height(count), int(skinny_kernels.SUM_COLUMNS.value)
     block = width if moments is not None or columns < 2048 else 2 * width
-    # As many steps on their way at a time as there is room for: each waits for memory, and there are few.
-    room = SHARED_BYTES // (2 * SPLIT_DEPTH * warps * (height + block))
     kernel: Callable[..., object] = skinny_kernels.skinny_product[(triton.cdiv(columns, block),)]
     normed = given if isinstance(given, SkinnyDeferredNorm) else None
     added = add if isinstance(add, SkinnyDeferredNorm) else None
@@ -119,7 +114,7 @@ def _launch(
         add_moments=None if added is None else added.moments,
         add_scale=None if added is None else added.norm.weight,
         add_shift=None if added is None else _shift(added.norm),
-        out=out,
+        out=out if isinstance(out, Tensor) else out.values,
         out_moments=moments,
         rows=count,
         columns=columns,
@@ -136,10 +131,17 @@ def _launch(
         SPLIT_DEPTH=SPLIT_DEPTH,
         BLOCK_TILES=int(triton.next_power_of_2(triton.cdiv(depth, width))),
         ADD_TILES=int(triton.next_power_of_2(triton.cdiv(columns, width))),
-        num_warps=warps,
-        # One more than are on their way.
-        num_stages=1 + max(1, min(triton.cdiv(depth, SPLIT_DEPTH * warps), room)),
+        num_warps=int(skinny_kernels.SPLITS.value),
+        num_stages=_choose_stages(depth, height + block),
     )
+
+
+def _choose_stages(depth: int, tile_rows: int) -> int:
+    """Return one more than the steps that are on their way at a time: as many as there is room for, since each waits
+    for memory, and there are few. tile_rows: of both operands together."""
+    step = SPLIT_DEPTH * int(skinny_kernels.SPLITS.value)
+    room = SHARED_BYTES // (2 * step * tile_rows)
+    return 1 + max(1, min(int(triton.cdiv(depth, step)), room))
 
 
 def _shift(norm: Normalization) -> Tensor:

@@ -1,0 +1,22 @@
+"""What a service knows of the model that it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.scheduling.policy import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that is there to answer requests.
+
+    limits: of its batches and its queue. engines: those that run it, for `/info`.
+    """
+
+    card: ModelCard
+    limits: Limits
+    engines: Sequence[EngineFacts]

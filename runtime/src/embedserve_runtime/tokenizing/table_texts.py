@@ -1,0 +1,22 @@
+"""How texts are tokenized for a table of token vectors, which is faster than any tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TableTexts:
+    """What a table changes in the tokens of texts.
+
+    empty_text_id: the id that stands for a text without tokens; None refuses such a text.
+    max_characters: how much of a text with its prompt is read, where it is truncated on the right; None for all.
+    compiled: whether to compile a tokenizer for many texts at a time, which takes time at the start and memory.
+    """
+
+    empty_text_id: int | None = None
+    max_characters: int | None = None
+    compiled: bool = False
+
+
+NO_TABLE = TableTexts()
