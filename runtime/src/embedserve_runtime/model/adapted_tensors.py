@@ -75,14 +75,14 @@ class AdaptedTensors:
     def names(self) -> frozenset[str]:
         return self._names
 
-    def factors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    def iterate_factors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Yield the factors of what is added, as stored, by their names without the adapter's prefix."""
         modules = {update.module for updates in self._updates.values() for update in updates}
         for name in sorted(self._own.names):
             if find_module(name.removeprefix(PREFIX)) in modules:
                 yield name.removeprefix(PREFIX), self._own.read_tensor(name)
 
-    def stored(self, name: str) -> NDArray[np.generic]:
+    def read_stored(self, name: str) -> NDArray[np.generic]:
         """Return the tensor as the files have it: the adapter's own, else the checkpoint's, with nothing added."""
         replacement = self._replacement_of.get(self._strip(name))
         if replacement is None:
@@ -93,13 +93,13 @@ class AdaptedTensors:
     def read_tensor(self, name: str) -> NDArray[np.generic]:
         """Return the tensor with the adapter merged into it: float32 where something is added, else as stored. Raises
         ModelInvalid or UnsupportedArchitecture."""
-        tensor, updates = self.stored(name), self._updates.get(name, ())
+        tensor, updates = self.read_stored(name), self._updates.get(name, ())
         if not updates:
             return tensor
         merged = tensor.astype(np.float32)  # a copy, also of a tensor that is mapped from its file
         for update in updates:
-            rows, product = _rows(merged, update.target), self._product(update.module)
-            added = _rows(product, update.source)
+            rows, product = _take_rows(merged, update.target), self._multiply_factors(update.module)
+            added = _take_rows(product, update.source)
             if rows.shape != added.shape:
                 raise ModelInvalid(
                     f"the LoRA adapter has {list(added.shape)} for {update.module}, and {name} has {list(rows.shape)}"
@@ -138,7 +138,7 @@ class AdaptedTensors:
                 found.setdefault(name, []).append(LowRankUpdate(module_of[bare], whole, whole))
         return MappingProxyType(found)
 
-    def _product(self, module: str) -> FloatArray:
+    def _multiply_factors(self, module: str) -> FloatArray:
         """Return scale * B A as float32, (out features, in features), of an embedding transposed. Raises
         ModelInvalid."""
         (a, b), (embedding_a, embedding_b) = (
@@ -146,10 +146,10 @@ class AdaptedTensors:
         )
         scale = np.float32(self._adapter.scales[module])
         if embedding_a in self._own.names:
-            return (self._factor(embedding_b) @ self._factor(embedding_a)).T * scale
-        return self._factor(b) @ self._factor(a) * scale
+            return (self._read_factor(embedding_b) @ self._read_factor(embedding_a)).T * scale
+        return self._read_factor(b) @ self._read_factor(a) * scale
 
-    def _factor(self, name: str) -> FloatArray:
+    def _read_factor(self, name: str) -> FloatArray:
         if name not in self._own.names:
             raise ModelInvalid(f"the LoRA adapter lacks the tensor {name}")
         factor = self._own.read_float32(name)
@@ -171,14 +171,14 @@ class UnmergedTensors:
         return self.adapted.names
 
     def read_tensor(self, name: str) -> NDArray[np.generic]:
-        return self.adapted.stored(name)
+        return self.adapted.read_stored(name)
 
     def read_row(self, name: str, row: int) -> NDArray[np.generic]:
         values: NDArray[np.generic] = self.read_tensor(name)[row]
         return values
 
 
-def _rows(tensor: FloatArray, source: TensorSource) -> FloatArray:
+def _take_rows(tensor: FloatArray, source: TensorSource) -> FloatArray:
     """Return a view of the rows that a source takes of its tensor."""
     count = len(tensor) // source.parts
     return tensor[source.part * count : (source.part + 1) * count]

@@ -43,7 +43,7 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         token_heads=tuple(
             _digest_all(read_head_tensors(tensors, checkpoint, head.layers)) for head in card.token_heads
         ),
-        adapter=_digest_all(() if adapted is None else adapted.factors()),
+        adapter=_digest_all(() if adapted is None else adapted.iterate_factors()),
     )
 
 

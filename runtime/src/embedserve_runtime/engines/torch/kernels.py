@@ -149,7 +149,7 @@ class GroupedKernel:
                     query[:, :, queries.start : queries.stop],
                     key[:, :, keys.start : keys.stop],
                     value[:, :, keys.start : keys.stop],
-                    attn_mask=self._mask(query, key, group, queries, keys) if masked else None,
+                    attn_mask=self._build_mask(query, key, group, queries, keys) if masked else None,
                     scale=self._attention.scale,
                     enable_gqa=self._attention.kv_heads != self._attention.heads,
                 )
@@ -162,7 +162,9 @@ class GroupedKernel:
         ahead = 0 if self._attention.causal else window
         return range(max(0, queries.start - window), min(length, queries.stop + ahead))
 
-    def _mask(self, query: Tensor, key: Tensor, group: PaddedGroup, queries: range, keys: range) -> Tensor:
+    def _build_mask(
+        self, query: Tensor, key: Tensor, group: PaddedGroup, queries: range, keys: range
+    ) -> Tensor:
         mask = query.new_zeros(())
         for term in self._terms:
             mask = mask + term(query, key, queries, keys)

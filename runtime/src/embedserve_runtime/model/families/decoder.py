@@ -97,7 +97,7 @@ class DecoderConfig(RotaryConfig):
         causal, and when not counts to each side without it."""
         return sliding_window - 1 if self.has_causal_attention(path) else sliding_window
 
-    def size_of_head(self, path: Path) -> int:
+    def read_head_size(self, path: Path) -> int:
         return self.head_dim or compute_head_size(path, self.hidden_size, self.num_attention_heads)
 
 
@@ -112,7 +112,7 @@ def describe_attention(
 
     Raises UnsupportedArchitecture when the heads cannot share the key/value heads.
     """
-    size = config.size_of_head(path)
+    size = config.read_head_size(path)
     kv_heads = config.num_key_value_heads or config.num_attention_heads
     if config.num_attention_heads % kv_heads:
         raise unsupported_error(path, "num_key_value_heads", kv_heads)

@@ -126,7 +126,7 @@ def _read_token_weights(
     labels = token_classifiers.count_labels(
         source.config, tensors.open_checkpoint(layout.modules.transformer)
     )
-    reason = token_classifiers.why_not_weights(found, labels)
+    reason = token_classifiers.find_token_weights_obstacle(found, labels)
     if reason is None:
         return [token_classifiers.token_classifier_head(source, found)]
     if settings.task == "auto" and layout.modules.pooling is None:

@@ -78,7 +78,7 @@ def _count_named_labels(config: HeadConfig) -> int | None:
     return config.num_labels if config.id2label is None else len(config.id2label)
 
 
-def why_not_weights(architecture: str, labels: int) -> str | None:
+def find_token_weights_obstacle(architecture: str, labels: int) -> str | None:
     """What keeps the logits of a class from being weights of tokens; None where nothing does."""
     if labels != 1:
         return f"it has {labels} labels, and only that with one, which weighs tokens, is served"

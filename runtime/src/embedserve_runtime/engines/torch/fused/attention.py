@@ -35,7 +35,7 @@ class AttentionTile:
     registers: int | None = None
 
 
-def tile_of(attention: Attention, tokens: int, sequences: int) -> AttentionTile:
+def choose_tile(attention: Attention, tokens: int, sequences: int) -> AttentionTile:
     """The tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long sequences
     gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are masked."""
     if attention.head_size > 128:
@@ -91,7 +91,7 @@ class FusedAttention:
         if self._flash is not None and batch.bounds is not None:
             return self._flash(joint, batch).to(self._dtype or joint.dtype)
         form, tokens = self._attention, joint.shape[0]
-        tile = tile_of(form, tokens, batch.sequences)
+        tile = choose_tile(form, tokens, batch.sequences)
         keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size
         out = joint.new_empty((tokens, self._width), dtype=self._dtype)
         to_position, to_content, rows = self._multiply_by_table_rows(joint, tokens)

@@ -133,7 +133,7 @@ class EightBitProduct:
     def _launch(
         self, values: Tensor, out: Tensor, residual: Tensor | DeferredLayerNorm | None, sides: EightBitSides
     ) -> None:
-        tile, bounds, narrow = self._tile(len(values)), sides.bounds, sides.out_scales is not None
+        tile, bounds, narrow = self._choose_tile(len(values)), sides.bounds, sides.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
@@ -176,7 +176,7 @@ class EightBitProduct:
             num_stages=3,
         )
 
-    def _tile(self, count: int) -> ProductTile:
+    def _choose_tile(self, count: int) -> ProductTile:
         """Found by trying, on an H200: with an activation two programs share a multiprocessor, one multiplies while the
         other is at its activations; without one a wide tile reads its operands less often."""
         if count <= MAX_TOKENS_OF_SMALL_TILES:

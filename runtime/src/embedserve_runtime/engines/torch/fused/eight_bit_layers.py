@@ -206,7 +206,7 @@ class LoadedLayer8:
         return cls(norms, products, attention, centering)
 
     def build_post_norms(self, kind: EightBit) -> EightBitPostNorms:
-        assert self.norms.attention is not None  # `why_not_eight_bit` names the others
+        assert self.norms.attention is not None  # `find_eight_bit_obstacle` names the others
         output_adds = isinstance(self.products.of_attended, EightBitProduct)
         return EightBitPostNorms(self.norms.attention, self.norms.mlp, kind, output_adds)
 

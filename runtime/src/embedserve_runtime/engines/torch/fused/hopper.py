@@ -88,7 +88,7 @@ class HopperProduct:
     def __init__(
         self, weight: Tensor, bias: Tensor | None, *, kind: int = NO_ACTIVATION, gated: bool = False
     ) -> None:
-        """weight: of those that `why_not_hopper` has nothing against. kind: of the activation."""
+        """weight: of those that `find_hopper_obstacle` has nothing against. kind: of the activation."""
         self._weight = _describe_tensor(
             weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
         )
