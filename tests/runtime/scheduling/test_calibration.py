@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.scheduling.calibration import MIN_BUDGET, calibrate, measure_rate, warm_up
+from embedserve_runtime.scheduling.calibration import (
+    MAX_WARM_UP_TOKENS_ON_CPU,
+    MIN_BUDGET,
+    calibrate,
+    limit_warm_up,
+    measure_rate,
+    warm_up,
+)
 
 
 class FakeEngine:
@@ -95,6 +102,16 @@ def test_samples_fit_the_model(max_length: int) -> None:
         assert batch.lengths.min() >= 1
         assert batch.lengths.max() <= max_length
         assert 0 <= batch.token_ids.min() <= batch.token_ids.max() < 100
+
+
+@pytest.mark.parametrize(
+    ("max_length", "device", "want"),
+    [(8, "cpu", 8), (512, "cpu", 512), (32_768, "cpu", MAX_WARM_UP_TOKENS_ON_CPU), (32_768, "cuda", 32_768)],
+)
+def test_a_warm_up_on_a_cpu_runs_no_text_that_takes_gigabytes(
+    max_length: int, device: str, want: int
+) -> None:
+    assert limit_warm_up(max_length, device) == want
 
 
 @pytest.mark.parametrize("longest", [8, 512])

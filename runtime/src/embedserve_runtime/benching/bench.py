@@ -24,7 +24,7 @@ from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
-from embedserve_runtime.scheduling.calibration import Calibration, calibrate, warm_up
+from embedserve_runtime.scheduling.calibration import Calibration, calibrate, limit_warm_up, warm_up
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -152,7 +152,8 @@ async def _measure_load(
 def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     run = partial(runner.run, wanted=runner.card.main_output)
     vocabulary_size, max_length = tokenizer.vocabulary_size, runner.card.max_length
-    warm_up(run, max_length=max_length, vocabulary_size=vocabulary_size)
+    longest = limit_warm_up(max_length, runner.engine.device)
+    warm_up(run, max_length=longest, vocabulary_size=vocabulary_size)
     return calibrate(
         run,
         at_once=runner.engine.at_once,

@@ -20,7 +20,13 @@ from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners
 from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.runners.base import Runner
-from embedserve_runtime.scheduling.calibration import Calibration, calibrate, measure_rate, warm_up
+from embedserve_runtime.scheduling.calibration import (
+    Calibration,
+    calibrate,
+    limit_warm_up,
+    measure_rate,
+    warm_up,
+)
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)
@@ -91,7 +97,8 @@ def _warm_up_and_calibrate(
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
     size = tokenizer.vocabulary_size
     for runner in runners:
-        warm_up(_bind_main_run(runner), max_length=runner.card.max_length, vocabulary_size=size)
+        longest = limit_warm_up(runner.card.max_length, runner.engine.device)
+        warm_up(_bind_main_run(runner), max_length=longest, vocabulary_size=size)
     if config.batching.max_batch_tokens != "auto":
         return None
     first = runners[0]
