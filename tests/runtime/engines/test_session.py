@@ -20,6 +20,10 @@ def test_threads_stay_awake_for_a_few_microseconds_between_the_operators_of_a_ba
     assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "10"
 
 
+def test_no_plan_of_memory_is_kept_for_each_shape_of_a_batch() -> None:
+    assert not build_session_options(3).enable_mem_pattern
+
+
 PROGRAM = """
 from embedserve_runtime.engines.onnx.session import build_session_options
 from onnx import TensorProto, helper

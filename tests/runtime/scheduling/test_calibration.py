@@ -10,9 +10,11 @@ import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.scheduling.calibration import (
+    MAX_WARM_UP_TOKENS_ON_CPU,
     MIN_BUDGET,
     SampleTexts,
     calibrate,
+    limit_warm_up,
     measure_rate,
     warm_up,
 )
@@ -91,7 +93,7 @@ def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
 def test_samples_fit_the_model(max_length: int) -> None:
     engine = FakeEngine(lambda tokens: tokens / 1_000)
     texts = SampleTexts(max_length, 100)
-    warm_up(engine, texts)
+    warm_up(engine, texts, max_length)
     calibrate(engine, texts, at_once=1, seconds=10.0, clock=engine.clock)
     assert engine.batches[0].lengths.tolist() == [max_length]
     for batch in engine.batches:
@@ -100,10 +102,20 @@ def test_samples_fit_the_model(max_length: int) -> None:
         assert 0 <= batch.token_ids.min() <= batch.token_ids.max() < 100
 
 
+@pytest.mark.parametrize(
+    ("max_length", "device", "want"),
+    [(8, "cpu", 8), (512, "cpu", 512), (32_768, "cpu", MAX_WARM_UP_TOKENS_ON_CPU), (32_768, "cuda", 32_768)],
+)
+def test_a_warm_up_on_a_cpu_runs_no_text_that_takes_gigabytes(
+    max_length: int, device: str, want: int
+) -> None:
+    assert limit_warm_up(max_length, device) == want
+
+
 @pytest.mark.parametrize("longest", [8, 512])
-def test_the_longest_text_and_a_mix_have_run_before_the_first_request(longest: int) -> None:
+def test_a_text_of_the_limit_and_a_mix_have_run_before_the_first_request(longest: int) -> None:
     lengths: list[list[int]] = []
-    warm_up(lambda batch: lengths.append(batch.lengths.tolist()), SampleTexts(longest, 100))
+    warm_up(lambda batch: lengths.append(batch.lengths.tolist()), SampleTexts(512, 100), longest)
     alone, mixed = lengths
     assert alone == [longest]
     assert len(mixed) > 1

@@ -24,7 +24,13 @@ from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
-from embedserve_runtime.scheduling.calibration import Calibration, SampleTexts, calibrate, warm_up
+from embedserve_runtime.scheduling.calibration import (
+    Calibration,
+    SampleTexts,
+    calibrate,
+    limit_warm_up,
+    warm_up,
+)
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import EmbeddingService
@@ -160,7 +166,7 @@ async def _measure_load(
 def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     run = partial(runner.run, wanted=runner.card.main_output)
     texts = SampleTexts(runner.card.max_length, tokenizer.vocabulary_size)
-    warm_up(run, texts)
+    warm_up(run, texts, limit_warm_up(texts.max_length, runner.engine.device))
     return calibrate(
         run,
         texts,

@@ -19,6 +19,9 @@ MIN_BUDGET = 256
 MAX_BUDGET = 65_536
 # What a typical text has; a shorter maximum of the model wins.
 SEQUENCE_TOKENS = 128
+# The longest text that a warm-up runs on a CPU. Attention works in blocks there from 512 tokens on: a longer text does
+# nothing else, and may take gigabytes and minutes that no request has asked for.
+MAX_WARM_UP_TOKENS_ON_CPU = 640
 WARM_UP_LENGTHS = (4, 8, 12, 16, 24, 48, 96)
 SHARE_OF_PEAK = 0.95
 # The rate has stopped growing when this many doublings in a row each gain less than this.
@@ -115,11 +118,17 @@ def measure_rate(
         return runs.best_rate(texts.fill(texts.length), math.inf)[0]
 
 
-def warm_up(run: Callable[[PackedBatch], object], texts: SampleTexts) -> None:
-    """One sequence of the greatest length, and one each of some others: buffers of the worst case and of batches of
-    mixed length exist before the first request."""
-    run(texts.pack([texts.max_length]))
-    run(texts.pack([min(length, texts.max_length) for length in WARM_UP_LENGTHS]))
+def limit_warm_up(max_length: int, device: str) -> int:
+    """The greatest length that a warm-up runs. max_length: the model's, in tokens. device: "cpu" or an accelerator,
+    whose buffers of the worst case must exist before the first request."""
+    return min(max_length, MAX_WARM_UP_TOKENS_ON_CPU) if device == "cpu" else max_length
+
+
+def warm_up(run: Callable[[PackedBatch], object], texts: SampleTexts, longest: int) -> None:
+    """Run one sequence of `longest` tokens (`limit_warm_up`), and one each of some others: buffers of batches of one
+    length and of mixed length exist before the first request."""
+    run(texts.pack([longest]))
+    run(texts.pack([min(length, longest) for length in WARM_UP_LENGTHS]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from embedserve_runtime.scheduling.calibration import (
     Calibration,
     SampleTexts,
     calibrate,
+    limit_warm_up,
     measure_rate,
     warm_up,
 )
@@ -96,7 +97,8 @@ def _warm_up_and_calibrate(
 ) -> Calibration | None:
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
     for runner in runners:
-        warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer))
+        longest = limit_warm_up(runner.card.max_length, runner.engine.device)
+        warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer), longest)
     if config.batching.max_batch_tokens != "auto":
         return None
     first = runners[0]

@@ -12,6 +12,12 @@ import hashlib
 
 import numpy as np
 
+from embedserve_runtime.engines.onnx.attention_blocks import (
+    BLOCK_TOKENS,
+    MAX_TOKENS_IN_ONE_TABLE,
+    AttentionInBlocks,
+    DistanceTable,
+)
 from embedserve_runtime.engines.onnx.attention_calls import (
     AttentionCall,
     FusedQKV,
@@ -29,10 +35,13 @@ def write_attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int
     """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
     heads = _write_heads(parts, hidden, layer, max_tokens, name)
     table = _add_distance_table(parts, layer, max_tokens)
+    positions = build_position_terms(parts, layer, max_tokens, name)
+    is_in_blocks = max_tokens > MAX_TOKENS_IN_ONE_TABLE
     call = AttentionCall(
         layer,
-        distances=None if table is None else _write_distance_block(parts.graph, table, max_tokens),
-        positions=build_position_terms(parts, layer, max_tokens, name),
+        distances=None if table is None else _write_distance_block(parts.graph, table),
+        positions=positions,
+        in_blocks=AttentionInBlocks(layer, table, positions) if is_in_blocks else None,
         has_attention_mask=parts.has_attention_mask,
     )
     return add_attention_calls(parts.graph, heads, call)
@@ -101,24 +110,29 @@ def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> s
     return graph.add("Reshape", expanded, graph.add_integers(-1, layer.heads * layer.head_size))
 
 
-def _add_distance_table(parts: Parts, layer: Attention, max_tokens: int) -> str | None:
-    """The initialiser of the table of distances, one for all layers of the same form."""
+def _add_distance_table(parts: Parts, layer: Attention, max_tokens: int) -> DistanceTable | None:
+    """The table of distances, one for all layers of the same form."""
     learned = isinstance(layer.distance_bias, RelativeBuckets)
     buckets = parts.weights.read_float32("relative_bias.weight") if learned else None
-    table = compute_distance_table(layer, max_tokens, buckets)
+    # The last block of a sequence may reach that far behind its end.
+    tokens = max_tokens + BLOCK_TOKENS if max_tokens > MAX_TOKENS_IN_ONE_TABLE else max_tokens
+    table = compute_distance_table(layer, tokens, buckets)
     if table is None:
         return None
     form = (layer.causal, layer.window, layer.distance_bias)
-    return parts.graph.add_constant(f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}", table)
+    name = f"distance:{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}"
+    return DistanceTable(parts.graph.add_constant(name, table), tokens)
 
 
-def _write_distance_block(graph: GraphWriter, table: str, max_tokens: int) -> str:
-    """(1, heads or 1, longest, longest): what the table has for the longest sequences of the batch. That of a shorter
-    one is its corner. Equal nodes of several layers are one after ONNX Runtime's own clean-up."""
+def _write_distance_block(graph: GraphWriter, table: DistanceTable) -> str:
+    """(1, heads or 1, longest, longest): what the table has for the longest sequences of the batch that are not
+    attended in blocks. That of a shorter one is its corner. Equal nodes of several layers are one after ONNX Runtime's
+    own clean-up."""
     lengths = graph.add("Gather", "shapes", graph.add_scalar(1), axis=1)
     longest = graph.add("ReduceMax", lengths, keepdims=0)
+    longest = graph.add("Min", longest, graph.add_scalar(MAX_TOKENS_IN_ONE_TABLE))
     positions = graph.add("Range", graph.add_scalar(0), longest, graph.add_scalar(1))
     keys = graph.add("Unsqueeze", positions, graph.add_integers(0))
     queries = graph.add("Unsqueeze", positions, graph.add_integers(1))
-    columns = graph.add("Add", graph.add("Sub", keys, queries), graph.add_integers(max_tokens - 1))
-    return graph.add("Unsqueeze", graph.add("Gather", table, columns, axis=1), graph.add_integers(0))
+    columns = graph.add("Add", graph.add("Sub", keys, queries), graph.add_integers(table.tokens - 1))
+    return graph.add("Unsqueeze", graph.add("Gather", table.name, columns, axis=1), graph.add_integers(0))

@@ -7,14 +7,14 @@ seventh of a short text's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto, helper
 
+from embedserve_runtime.engines.onnx.attention_blocks import MAX_TOKENS_IN_ONE_TABLE, AttentionInBlocks
 from embedserve_runtime.engines.onnx.disentangled import PositionTerms
-from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
+from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter, add_loop, build_branch
 from embedserve_runtime.model.architecture import Attention
 
 # `MultiHeadAttention` copies queries, keys and values of each head apart first, `Attention` takes them where they lie.
@@ -40,12 +40,14 @@ class AttentionCall:
     """A call of attention on sequences of one length.
 
     distances: what is added to the scores of the longest sequences by the distance of query and key, (1, heads or 1,
-    longest, longest). positions: what depends on queries and keys too.
+    longest, longest), of those up to MAX_TOKENS_IN_ONE_TABLE. positions: what depends on queries and keys too.
+    in_blocks: for longer sequences; None where there are none.
     """
 
     layer: Attention
     distances: str | None
     positions: PositionTerms | None
+    in_blocks: AttentionInBlocks | None
     has_attention_mask: bool
 
     def add(
@@ -62,42 +64,92 @@ class AttentionCall:
         blocks: queries, keys and values, (sequences, length, columns). shape: int64, these three. attended_lengths: how
         many leading tokens attention sees, int32 (sequences,), empty for all. distances: those of this length.
         """
-        layer = self.layer
+
+        def write_one_table(graph: GraphWriter) -> str:
+            return self._write_one_table(graph, blocks, shape, attended_lengths, distances)
+
+        has_bias = distances is not None or self.positions is not None
+        if has_bias and not attended_lengths:
+            context = _choose_by_length(
+                body,
+                shape,
+                MAX_TOKENS_IN_PLACE,
+                lambda short: self._write_in_place(short, blocks, shape, distances),
+                lambda long: self._write_any_length(long, blocks, shape, attended_lengths, write_one_table),
+            )
+        elif has_bias or attended_lengths:
+            context = self._write_any_length(body, blocks, shape, attended_lengths, write_one_table)
+        else:
+            context = write_one_table(body)
+        return body.add("Reshape", context, body.add_integers(-1, self.layer.heads * self.layer.head_size))
+
+    def _write_any_length(
+        self,
+        body: GraphWriter,
+        blocks: Sequence[str],
+        shape: str,
+        attended_lengths: str,
+        write_one_table: Callable[[GraphWriter], str],
+    ) -> str:
+        in_blocks = self.in_blocks
+        if in_blocks is None:
+            return write_one_table(body)
+
+        def write_in_blocks(long: GraphWriter) -> str:
+            length = long.add("Gather", shape, long.add_integers(1))
+            return in_blocks.add(long, blocks, length, attended_lengths)
+
+        return _choose_by_length(body, shape, MAX_TOKENS_IN_ONE_TABLE, write_one_table, write_in_blocks)
+
+    def _write_bias(self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None) -> str:
+        """What is added to the scores; empty for nothing."""
         added = [] if distances is None else [distances]
         if self.positions is not None:
             added.append(self.positions.write_block(body, blocks[0], blocks[1], shape))
-        bias = body.add("Add", *added) if len(added) > 1 else "".join(added)
-        if bias and not attended_lengths:
-            context = self._write_with_bias(body, blocks, shape, bias)
-        else:
-            context = self._write_heads_apart(body, [*blocks, "", attended_lengths, bias])
-        return body.add("Reshape", context, body.add_integers(-1, layer.heads * layer.head_size))
+        return body.add("Add", *added) if len(added) > 1 else "".join(added)
 
-    def _write_with_bias(self, body: GraphWriter, blocks: Sequence[str], shape: str, bias: str) -> str:
-        short, long = body.open_subgraph(), body.open_subgraph()
-        heads = self.layer.heads
-        in_place = short.add(
+    def _write_in_place(
+        self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None
+    ) -> str:
+        heads, bias = self.layer.heads, self._write_bias(body, blocks, shape, distances)
+        return body.add(
             "Attention", *blocks, bias, q_num_heads=heads, kv_num_heads=heads, scale=self.layer.scale
         )
-        apart = self._write_heads_apart(long, [*blocks, "", "", bias])
-        length = body.add("Gather", shape, body.add_scalar(1))
+
+    def _write_one_table(
+        self,
+        body: GraphWriter,
+        blocks: Sequence[str],
+        shape: str,
+        attended_lengths: str,
+        distances: str | None,
+    ) -> str:
+        bias = self._write_bias(body, blocks, shape, distances)
         return body.add(
-            "If",
-            body.add("LessOrEqual", length, body.add_scalar(MAX_TOKENS_IN_PLACE)),
-            then_branch=_build_branch(short, in_place, "short"),
-            else_branch=_build_branch(long, apart, "long"),
+            "MultiHeadAttention",
+            *(*blocks, "", attended_lengths, bias),
+            domain=FUSED,
+            num_heads=self.layer.heads,
+            scale=self.layer.scale,
         )
 
-    def _write_heads_apart(self, body: GraphWriter, inputs: Sequence[str]) -> str:
-        return body.add(
-            "MultiHeadAttention", *inputs, domain=FUSED, num_heads=self.layer.heads, scale=self.layer.scale
-        )
 
-
-def _build_branch(body: GraphWriter, found: str, name: str) -> onnx.GraphProto:
-    """Build a graph without inputs that gives `found`."""
-    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
-    return helper.make_graph(body.nodes, name, [], [output])
+def _choose_by_length(
+    body: GraphWriter,
+    shape: str,
+    max_tokens: int,
+    write_short: Callable[[GraphWriter], str],
+    write_long: Callable[[GraphWriter], str],
+) -> str:
+    """Add two branches, the first for sequences of up to so many tokens."""
+    short, long = body.open_subgraph(), body.open_subgraph()
+    branches = (
+        build_branch(short, write_short(short), "short"),
+        build_branch(long, write_long(long), "long"),
+    )
+    length = body.add("Gather", shape, body.add_scalar(1))
+    is_short = body.add("LessOrEqual", length, body.add_scalar(max_tokens))
+    return body.add("If", is_short, then_branch=branches[0], else_branch=branches[1])
 
 
 def add_attention_calls(graph: GraphWriter, heads: Heads, call: AttentionCall) -> str:
@@ -122,26 +174,26 @@ def _build_one_group(graph: GraphWriter, heads: Heads, call: AttentionCall) -> o
         blocks = [body.add("Reshape", value, shape) for value in heads]
     attended_lengths = "attended" if call.has_attention_mask else ""
     found = call.add(body, blocks, shape, attended_lengths=attended_lengths, distances=call.distances)
-    return _build_branch(body, found, "one_group")
+    return build_branch(body, found, "one_group")
 
 
 def _build_all_groups(graph: GraphWriter, heads: Heads, call: AttentionCall) -> onnx.GraphProto:
     """Build the branch for any batch."""
     branch = graph.open_subgraph()
-    body = _group_of_many(branch, heads, call)
-    collected = branch.add("Loop", "groups", "", branch.add("SequenceEmpty"), body=body)
-    found = branch.add("ConcatFromSequence", collected, axis=0)
-    return _build_branch(branch, found, "all_groups")
-
-
-def _group_of_many(branch: GraphWriter, heads: Heads, call: AttentionCall) -> onnx.GraphProto:
-    """Build the loop's body: (number, keep going, results so far) to (keep going, results and this group's)."""
-    body = branch.open_subgraph()
-    number, keep_going, collected = (
-        body.make_name("number"),
-        body.make_name("keep_going"),
-        body.make_name("collected"),
+    found = add_loop(
+        branch,
+        "groups",
+        lambda body, number: _write_group(branch, body, number, heads, call),
+        axis=0,
+        name="group_of_many",
     )
+    return build_branch(branch, found, "all_groups")
+
+
+def _write_group(
+    branch: GraphWriter, body: GraphWriter, number: str, heads: Heads, call: AttentionCall
+) -> str:
+    """Write the loop's body for the group of this number. branch: the graph around the loop."""
     shape = body.add("Gather", "shapes", number)
 
     def write_block(value: str, first: int = 0, end: int | None = None) -> str:
@@ -159,22 +211,7 @@ def _group_of_many(branch: GraphWriter, heads: Heads, call: AttentionCall) -> on
             "Slice", "attended", *(body.add("Gather", name, number) for name in ("firsts", "lasts"))
         )
     distances = None if call.distances is None else _write_corner(body, call.distances, shape)
-    found = call.add(body, blocks, shape, attended_lengths=attended_lengths, distances=distances)
-    grown = body.add("SequenceInsert", collected, found)
-    still = body.add("Identity", keep_going)
-    return helper.make_graph(
-        body.nodes,
-        "group_of_many",
-        [
-            helper.make_tensor_value_info(number, TensorProto.INT64, []),
-            helper.make_tensor_value_info(keep_going, TensorProto.BOOL, []),
-            helper.make_tensor_sequence_value_info(collected, TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info(still, TensorProto.BOOL, []),
-            helper.make_tensor_sequence_value_info(grown, TensorProto.FLOAT, None),
-        ],
-    )
+    return call.add(body, blocks, shape, attended_lengths=attended_lengths, distances=distances)
 
 
 def _write_bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str, str]:

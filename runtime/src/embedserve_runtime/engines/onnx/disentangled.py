@@ -14,6 +14,7 @@ import numpy as np
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
+from embedserve_runtime.engines.onnx.shifting import shift_rows
 from embedserve_runtime.model.architecture import Attention, Disentangled, Norm
 from embedserve_runtime.model.relative import compute_distance_rows
 
@@ -21,10 +22,11 @@ from embedserve_runtime.model.relative import compute_distance_rows
 @dataclass(frozen=True, slots=True)
 class Term:
     """table: initialiser (heads, 2 * span, head_size); rows: initialiser int64 (2 * max_tokens,), the row of each
-    distance from -(max_tokens - 1) to max_tokens."""
+    distance from -(max_tokens - 1) to max_tokens; table_rows: 2 * span."""
 
     table: str
     rows: str
+    table_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +58,53 @@ class PositionTerms:
         split = body.add("Reshape", values, body.add_integers(0, 0, attention.heads, attention.head_size))
         heads = body.add("Transpose", split, perm=[0, 2, 1, 3])
         products = body.add("FusedMatMul", heads, rows, domain=FUSED, transB=1, alpha=attention.scale)
-        return _shift(body, products, length)
+        shifted = shift_rows(body, products, length, body.add("Add", length, length))
+        return body.add("Slice", shifted, body.add_integers(0), length, body.add_integers(3))
+
+    def project_keys(self, body: GraphWriter, key: str) -> str | None:
+        """All keys times all rows of the position queries, scaled: (1, heads, length x rows). None where the scheme
+        has no such term. key: (1, length, heads x head_size)."""
+        term = self.position_to_content
+        return None if term is None else self._write_products(body, key, term)
+
+    def write_rows(
+        self, body: GraphWriter, query: str, projected_keys: str | None, bounds: tuple[str, str, str, str]
+    ) -> str:
+        """The terms of some queries of one sequence, (1, heads, queries, keys), scaled.
+
+        query: these queries, (1, queries, heads x head_size). projected_keys: as `project_keys` gives them. bounds: the
+        first query, the end of the queries, the first key, the end of the keys, int64 (1,).
+        """
+        queries, keys = (
+            body.add("Range", *(body.add("Squeeze", bound) for bound in pair), body.add_scalar(1))
+            for pair in (bounds[:2], bounds[2:])
+        )
+        queries = body.add("Unsqueeze", queries, body.add_integers(1))
+        distances = body.add("Sub", keys, queries)
+        places = body.add("Add", distances, body.add_integers(self.max_tokens - 1))
+        found = []
+        if self.content_to_position is not None:
+            products = self._write_products(body, query, self.content_to_position)
+            own = body.add("Sub", queries, bounds[0])
+            found.append(_pick(body, products, own, self.content_to_position, places))
+        if self.position_to_content is not None and projected_keys is not None:
+            negated = body.add("Sub", body.add_integers(self.max_tokens - 1), distances)
+            found.append(_pick(body, projected_keys, keys, self.position_to_content, negated))
+        return found[0] if len(found) == 1 else body.add("Add", *found)
+
+    def _write_products(self, body: GraphWriter, values: str, term: Term) -> str:
+        """(1, n, heads x head_size) to (1, heads, n x rows of the table)."""
+        attention = self.attention
+        split = body.add("Reshape", values, body.add_integers(0, 0, attention.heads, attention.head_size))
+        heads = body.add("Transpose", split, perm=[0, 2, 1, 3])
+        products = body.add("FusedMatMul", heads, term.table, domain=FUSED, transB=1, alpha=attention.scale)
+        return body.add("Reshape", products, body.add_integers(0, 0, -1))
 
 
-def _shift(body: GraphWriter, products: str, length: str) -> str:
-    """(..., n, 2n) to (..., n, n): entry (i, j) is (i, j - i + n - 1).
-
-    Read row after row that is place i * (2n - 1) + j + n - 1: rows of 2n - 1 from place n - 1 on.
-    """
-    one, twice = body.add_integers(1), body.add("Add", length, length)
-    narrow = body.add("Sub", twice, one)
-    flat = body.add("Reshape", products, body.add_integers(0, 0, -1))
-    start = body.add("Sub", length, one)
-    end = body.add("Add", start, body.add("Mul", length, narrow))
-    cut = body.add("Slice", flat, start, end, body.add_integers(2))
-    shape = body.add("Concat", body.add_integers(0, 0), length, narrow, axis=0)
-    rows = body.add("Reshape", cut, shape)
-    return body.add("Slice", rows, body.add_integers(0), length, body.add_integers(3))
+def _pick(body: GraphWriter, products: str, numbers: str, term: Term, places: str) -> str:
+    """Entry (h, i, j) is the product of the row `numbers` (i, j) with the table's row for `places` (i, j)."""
+    first = body.add("Mul", numbers, body.add_integers(term.table_rows))
+    return body.add("Gather", products, body.add("Add", first, body.add("Gather", term.rows, places)), axis=2)
 
 
 def build_position_terms(
@@ -93,6 +125,7 @@ def build_position_terms(
         return Term(
             parts.graph.add_constant(f"{name}.{own}.rows_of_positions", projected),
             parts.graph.add_constant(_name_rows(scheme, counted), rows.astype(np.int64)),
+            2 * scheme.span,
         )
 
     # The scheme counts query - key: against the distance where values are queries, with it where they are keys.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TensorProto, helper
 
 FUSED = "com.microsoft"  # ONNX Runtime's own operators
 
@@ -71,3 +71,42 @@ class GraphWriter:
         names = ["" if number in unused else self.make_name(operator) for number in range(outputs)]
         self.nodes.append(helper.make_node(operator, list(inputs), names, domain=domain, **attributes))
         return names
+
+
+def build_branch(body: GraphWriter, found: str, name: str) -> onnx.GraphProto:
+    """Build a graph without inputs that gives `found`."""
+    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
+    return helper.make_graph(body.nodes, name, [], [output])
+
+
+def add_loop(
+    graph: GraphWriter, count: str, write_item: Callable[[GraphWriter, str], str], *, axis: int, name: str
+) -> str:
+    """Add a loop of `count` rounds; its result is what the rounds give, end to end along `axis`.
+
+    count: int64 without dimensions, at least 1. write_item: writes a round's nodes into the body, given the number of
+    the round, int64 without dimensions; returns what it gives, float32. name: of the loop's body.
+    """
+    body = graph.open_subgraph()
+    number, keep_going, collected = (
+        body.make_name("number"),
+        body.make_name("keep_going"),
+        body.make_name("collected"),
+    )
+    grown = body.add("SequenceInsert", collected, write_item(body, number))
+    still = body.add("Identity", keep_going)
+    nodes = helper.make_graph(
+        body.nodes,
+        name,
+        [
+            helper.make_tensor_value_info(number, TensorProto.INT64, []),
+            helper.make_tensor_value_info(keep_going, TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info(collected, TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info(still, TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info(grown, TensorProto.FLOAT, None),
+        ],
+    )
+    results = graph.add("Loop", count, "", graph.add("SequenceEmpty"), body=nodes)
+    return graph.add("ConcatFromSequence", results, axis=axis)

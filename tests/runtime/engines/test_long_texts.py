@@ -1,0 +1,48 @@
+"""Long texts on the ONNX engine with the real sizes of blocks: no table of length x length, and the same rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.onnx import attention, attention_blocks, attention_calls
+from embedserve_runtime.engines.onnx.attention_blocks import BLOCK_TOKENS, MAX_TOKENS_IN_ONE_TABLE
+from tests.runtime.engines.long_text import FORMS, HEADS, build_engine, describe_encoder, draw_sequence
+from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF
+
+LENGTH = 4_096
+# One float32 of each query and key for each head: 256 MiB.
+TABLE_MIB = LENGTH**2 * HEADS * 4 / 2**20
+# Of the longest in one table and the first in blocks, and of a last block that is full or has one query.
+LENGTHS = (
+    MAX_TOKENS_IN_ONE_TABLE,
+    MAX_TOKENS_IN_ONE_TABLE + 1,
+    MAX_TOKENS_IN_ONE_TABLE + BLOCK_TOKENS,
+    MAX_TOKENS_IN_ONE_TABLE + BLOCK_TOKENS + 1,
+)
+
+
+def test_no_form_of_attention_has_a_table_of_length_by_length_in_memory() -> None:
+    program = [sys.executable, "-m", "tests.runtime.engines.long_text", str(LENGTH), *FORMS]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
+    growth = dict(zip(FORMS, map(float, output.split()), strict=True))
+    assert max(growth.values()) < TABLE_MIB / 2, growth
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_around_the_edge_of_blocks_have_the_rows_that_one_table_gives(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = describe_encoder(FORMS[form], 1_000)
+    batch = PackedBatch.pack([draw_sequence(length, length) for length in (*LENGTHS, 3, 600, 600)])
+    in_blocks = build_engine(encoder).forward(batch)
+    for module in (attention, attention_blocks, attention_calls):
+        monkeypatch.setattr(module, "MAX_TOKENS_IN_ONE_TABLE", 1_000)
+    in_one_table = build_engine(encoder).forward(batch)
+    assert np.abs(in_blocks - in_one_table).max() <= NEIGHBOUR_MAX_ABS_DIFF
