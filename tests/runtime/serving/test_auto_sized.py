@@ -14,7 +14,7 @@ from tests.support.static_models import Saved
 THREE_CORES = """
 from embedserve_runtime.serving import startup
 startup.usable_cpus = lambda: 3
-startup.measure_rate = lambda run, **_: 1e12
+startup.measure_rate = lambda run, texts, **_: 1e12
 """
 SETTINGS = {"server": {"http_workers": "auto", "management_port": None}}
 

@@ -30,7 +30,7 @@ def test_the_engine_gets_the_cores_that_tokenising_leaves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
-    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: 1e12)
     started = startup.prepare_model(config(folder), lambda: None)
     assert started.split is not None
     assert (started.split.engine, started.split.around) == (3, 1)
@@ -62,7 +62,7 @@ def test_processes_are_counted_by_what_is_measured_and_the_engine_gets_the_other
     folder: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, rate: float, want: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(startup, "usable_cpus", lambda: cpus)
-    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: rate)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: rate)
     started = startup.prepare_model(counted(config(folder)), lambda: None)
     assert started.split is not None
     assert (started.http_workers, started.split.engine) == want
@@ -74,5 +74,5 @@ def test_a_table_of_token_vectors_is_read_by_all_cores_but_one(
 ) -> None:
     Saved().save(tmp_path)
     monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
-    monkeypatch.setattr(startup, "measure_rate", lambda run, **_: 1e12)
+    monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: 1e12)
     assert startup.prepare_model(counted(config(tmp_path)), lambda: None).http_workers == 3
