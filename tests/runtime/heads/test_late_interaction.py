@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Module, Normalize
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
@@ -140,6 +142,58 @@ def test_queries_and_documents_equal_sentence_transformers_on_every_engine(
             want = pooled_by_oracle(kind, vectors_of(folder, engine, pools=False))
         for ours, theirs in zip(got, want, strict=True):
             assert greatest(kind.ordered(ours) - kind.ordered(theirs)) <= FP32_MAX_ABS_DIFF
+
+
+def stanford(folder: Path, **metadata: Any) -> Path:
+    """A checkpoint of Stanford's ColBERT: a projection beside the encoder, and artifact.metadata for the rest."""
+    save(folder, projection(10, bias=False))
+    bare, at = folder / "bert", folder / "bert" / "model.safetensors"
+    tensors = {f"bert.{name}": one for name, one in load_file(at).items()}
+    torch.manual_seed(9)
+    save_file({**tensors, "linear.weight": torch.randn(10, 36)}, at, {"format": "pt"})
+    edit(bare / "config.json", architectures=["HF_ColBERT"])
+    if metadata:
+        (bare / "artifact.metadata").write_text(json.dumps({"dim": 10, **metadata}))
+    return bare
+
+
+METADATA: dict[str, dict[str, Any]] = {
+    "as ColBERTv2": {
+        "query_token_id": "[unused0]",
+        "doc_token_id": "[unused1]",
+        "query_maxlen": 20,
+        "doc_maxlen": 60,
+        "mask_punctuation": True,
+        "attend_to_mask_tokens": False,
+    },
+    "all of it otherwise": {
+        "query_token_id": "[unused1]",
+        "doc_token_id": "[unused0]",
+        "query_maxlen": 11,
+        "mask_punctuation": False,
+        "attend_to_mask_tokens": True,
+    },
+    "nothing but its size": {"dim": 10},
+}
+
+
+@pytest.mark.parametrize("metadata", METADATA.values(), ids=METADATA.keys())
+def test_a_checkpoint_of_stanford_is_read_by_its_metadata(tmp_path: Path, metadata: dict[str, Any]) -> None:
+    folder = stanford(tmp_path, **metadata)
+    model = MultiVectorEncoder(str(folder), device="cpu")
+    want = [
+        *model.encode_query(QUERIES, convert_to_numpy=True),
+        *model.encode_document(DOCUMENTS, convert_to_numpy=True),
+    ]
+    for engine in ENGINES:
+        for ours, theirs in zip(vectors_of(folder, engine), want, strict=True):
+            assert ours.shape == theirs.shape
+            assert greatest(ours - theirs) <= FP32_MAX_ABS_DIFF
+
+
+def test_a_projection_of_another_size_than_the_metadata_say_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid, match=r"linear.weight .*shape \[10, 36\].* \[128, 36\]"):
+        card_of(stanford(tmp_path))
 
 
 def pooled_by_oracle(kind: Kind, whole: list[FloatArray]) -> list[FloatArray]:

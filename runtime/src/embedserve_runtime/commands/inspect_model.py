@@ -60,6 +60,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "outputs": card.output_names,
         "fullDimensions": card.pipeline.full_dimensions,
         "pooling": _describe_pooling(card),
+        "guessesPooling": card.guesses_pooling,
         "denseLayers": len(card.pipeline.dense),
         "normalize": card.pipeline.normalize,
         "maxLength": card.max_length,
@@ -277,7 +278,8 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             f", cut from {facts['fullDimensions']}" if facts["fullDimensions"] != facts["dimensions"] else ""
         )
         yield "Dimensions", [f"{facts['dimensions']}{cut}"]
-        yield "Vectors", [_describe_vectors(facts)]
+        guess = ["a guess: no file says how to pool; model.pooling does"] if facts["guessesPooling"] else []
+        yield "Vectors", [_describe_vectors(facts), *guess]
     yield "Max length", [f"{facts['maxLength']} tokens"]
     if facts["queries"] is not None:
         yield "Queries", [*_describe_queries(facts["queries"])]

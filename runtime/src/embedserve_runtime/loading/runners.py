@@ -51,6 +51,8 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
             "settings of the model change no vector and are ignored",
             extra={"settings": card.ignored_settings},
         )
+    if card.guesses_pooling:
+        log.warning("no file of the model says how to pool; the mean is a guess, set model.pooling")
     tensors = ModelTensors(located.folder)
     if isinstance(card.body, BundledOnnx):
         check_graph(config.engine)

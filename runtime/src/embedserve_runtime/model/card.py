@@ -92,6 +92,7 @@ class ModelCard:
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     adapter: what is merged into the tensors of encoder and head.
+    guesses_pooling: whether nothing says how to pool, and the mean is taken as sentence-transformers takes it.
     ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
 
@@ -116,6 +117,7 @@ class ModelCard:
     body: Body | None = None
     ranges: Ranges | None = None
     adapter: LoraAdapter | None = None
+    guesses_pooling: bool = field(default=False, metadata=NOT_HASHED)
     ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
@@ -32,12 +32,12 @@ def resolve_pipeline(
 ) -> Pipeline:
     """Return the pipeline of dense vectors. first_token: see `heads.reading.pools_first_token`.
 
-    Raises ModelInvalid, UnsupportedArchitecture or ConfigError.
+    Raises ModelInvalid or ConfigError.
     """
     modules = layout.modules
     takes_first = first_token and not modules.written
     if modules.pooling is None and settings.pooling == "auto":
-        _check_unwritten_pooling(encoder, modules, takes_first=takes_first)
+        _check_unwritten_pooling(modules)
     usual = (Pooling.CLS,) if takes_first else (Pooling.MEAN,)
     normalize = modules.normalize or takes_first
     poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
@@ -60,17 +60,12 @@ def resolve_pipeline(
     )
 
 
-def _check_unwritten_pooling(encoder: Encoder, modules: Modules, *, takes_first: bool) -> None:
-    """Raise ConfigError or UnsupportedArchitecture where no file says how to pool and the usual way would be wrong."""
+def _check_unwritten_pooling(modules: Modules) -> None:
+    """Raise ConfigError where the modules say how something else is pooled."""
     if modules.splade is not None:
         raise ConfigError(
             "model.pooling: dense vectors are asked for, and the model's modules say only how sparse ones are pooled; "
             "set it"
-        )
-    if takes_first and any(layer.attention.causal for layer in encoder.layers):
-        raise UnsupportedArchitecture(
-            f"a {encoder.family} model's first token sees no other, and there is no modules.json that says how to "
-            "pool; set model.pooling"
         )
 
 

@@ -50,6 +50,7 @@ from embedserve_runtime.model.heads.reading import (
     read_head,
     read_token_heads,
 )
+from embedserve_runtime.model.heads.unwritten_pooling import is_unwritten
 from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.lora import read_adapter
 from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
@@ -109,6 +110,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     task, head = read_head(files, encoder, layout, settings)
     _check_transformer(layout.transformer, head, settings.task)
     token_heads: tuple[TokenHead, ...] = ()
+    first_token = False
     if task is Task.EMBED:
         token_heads = read_token_heads(files, source.tensors, encoder, layout, settings)
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
@@ -123,6 +125,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
         card,
         task=task,
         head=override_prompts(head, card.prompts, card.default_prompt),
+        guesses_pooling=head is None and not first_token and is_unwritten(layout, settings),
         token_heads=token_heads,
         pair_types=_has_pair_types(encoder, layout),
     )
@@ -204,9 +207,11 @@ def _describe_graph(
         encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
     task, head = Task.EMBED, None
     token_heads = () if graph.weights is None else (describe_graph_weights(home, encoder),)
+    guesses_pooling = False
     if graph.rows is None:
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
+        guesses_pooling = not first_token and is_unwritten(layout, settings)
     elif graph.rows_are == "dense":
         pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:
@@ -217,6 +222,7 @@ def _describe_graph(
         _build_card(source, layout, encoder, pipeline, read_tokenizer(home)),
         task=task,
         head=head,
+        guesses_pooling=guesses_pooling,
         token_heads=token_heads,
         body=graph,
         pair_types=_has_pair_types(encoder, layout),

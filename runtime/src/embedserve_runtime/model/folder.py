@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.files import ModelFile, ModelFiles, read_file
+from embedserve_runtime.model.heads.late_interaction import METADATA_FILE
 from embedserve_runtime.model.lora import ADAPTER_FILE
 from embedserve_runtime.model.modules import MODULES_FILE, read_entries
 from embedserve_runtime.model.ranges import RANGES_FILE
@@ -31,6 +32,7 @@ SMALL_FILES = (
     "chat_template.jinja",
     README_FILE,
     ADAPTER_FILE,
+    METADATA_FILE,
     RANGES_FILE,
 )
 

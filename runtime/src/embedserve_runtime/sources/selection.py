@@ -8,12 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from embedserve_runtime.errors import ModelFileMissing
 from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
+from embedserve_runtime.model.heads.late_interaction import METADATA_FILE
 from embedserve_runtime.model.onnx_file import read_declaration
 from embedserve_runtime.model.pickles import ADVICE, can_read
 from embedserve_runtime.model.readme import README_FILE
 
 # What a model folder needs; weights in other formats, exports and documents stay where they are.
-SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", README_FILE, *BGE_M3_FILES)
+SMALL = ("*.json", "*.txt", "*.model", "chat_template.jinja", METADATA_FILE, README_FILE, *BGE_M3_FILES)
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 MODULE_WEIGHTS = ("*/model.safetensors",)
 ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")

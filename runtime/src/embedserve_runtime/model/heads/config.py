@@ -45,6 +45,8 @@ class HeadConfig(FileModel):
     pooler_hidden_act: str = "gelu"
     pooler_hidden_size: int | None = None
     legacy: bool = True
+    # Llama with attention to both sides
+    pooling: str | None = None
     # Causal language models of Gemma
     final_logit_softcapping: float | None = None
     # Where transformers 4 read the model from that it has saved.

@@ -1,6 +1,7 @@
 """Multi-vector models (ColBERT): what the folder says of queries and documents besides the projection of each token.
 
-Sources: sentence-transformers 6.2's MultiVectorEncoder, and how it reads the folders that PyLate saved before.
+Sources: sentence-transformers 6.2's MultiVectorEncoder, and how it reads the folders that PyLate saved before, and
+those of Stanford's ColBERT.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.heads.config import HeadConfig
 from embedserve_runtime.model.heads.description import (
     HeadLayer,
     LateInteraction,
@@ -24,11 +26,14 @@ from embedserve_runtime.model.heads.description import (
     QueryExpansion,
     TokenPooling,
 )
-from embedserve_runtime.model.modules import ModelLayout, Modules
+from embedserve_runtime.model.modules import MULTI_VECTOR_TYPES, ModelLayout, Modules
 from embedserve_runtime.model.vocabulary import read_special_tokens, read_token_ids
 
 log = logging.getLogger(__name__)
 
+METADATA_FILE = "artifact.metadata"
+# The class of its checkpoints.
+STANFORD = "HF_ColBERT"
 # ColBERT's own length of a query, where PyLate's files do not say it.
 QUERY_LENGTH = 32
 # Names of the prompt of each role, the first that the model has.
@@ -68,6 +73,30 @@ class _PyLate(_Lengths):
         return bool(self.model_fields_set - {"model_type"})
 
 
+class _StanfordFile(FileModel):
+    """artifact.metadata, which ColBERT of Stanford writes; the defaults are its own."""
+
+    dim: PositiveInt = 128
+    query_token_id: str | None = None
+    doc_token_id: str | None = None
+    query_maxlen: PositiveInt | None = None
+    doc_maxlen: PositiveInt | None = None
+    attend_to_mask_tokens: bool | None = None
+    mask_punctuation: bool = True
+
+    def translate(self) -> _PyLate:
+        """Say the same in the words of PyLate, with the defaults of the words to skip spelled out."""
+        return _PyLate(
+            model_type=MULTI_VECTOR_TYPES[0],
+            query_prefix=f"{self.query_token_id or '[unused0]'} ",
+            document_prefix=f"{self.doc_token_id or '[unused1]'} ",
+            query_length=self.query_maxlen,
+            document_length=self.doc_maxlen,
+            attend_to_expansion_tokens=bool(self.attend_to_mask_tokens),
+            skiplist_words=list(string.punctuation) if self.mask_punctuation else [],
+        )
+
+
 class _MaskFile(FileModel):
     """The MultiVectorMask module."""
 
@@ -85,9 +114,16 @@ class _PoolingFile(FileModel):
     tasks: str | list[str] | None = None
 
 
+def is_stanford(config: HeadConfig) -> bool:
+    """Whether a checkpoint without modules.json is one of ColBERT of Stanford, with a projection beside the encoder."""
+    return STANFORD in (config.architectures or [])
+
+
 def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
     """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
+    if not modules.written and is_stanford(files.parse("config.json", HeadConfig)):
+        return _read_stanford(files, encoder, layout)
     pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
     size = encoder.hidden_size
@@ -102,6 +138,14 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
     interaction = _describe_interaction(files, layout, pylate)
     _check_expansion(files.path, encoder, interaction.expansion)
     return MultiVectorHead(tuple(layers), modules.token_normalize or old, interaction=interaction)
+
+
+def _read_stanford(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
+    metadata = files.parse_if_there(METADATA_FILE, _StanfordFile, _StanfordFile())
+    interaction = _describe_interaction(files, layout, metadata.translate())
+    _check_expansion(files.path, encoder, interaction.expansion)
+    layer = HeadLayer(encoder.hidden_size, metadata.dim, ("linear.weight",), ())
+    return MultiVectorHead((layer,), normalize=True, interaction=interaction)
 
 
 def add_markers(layout: ModelLayout, late: LateInteraction) -> ModelLayout:

@@ -10,7 +10,14 @@ from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.heads import bge_m3, causal, classifiers, masked_lm, token_classifiers
+from embedserve_runtime.model.heads import (
+    bge_m3,
+    causal,
+    classifiers,
+    late_interaction,
+    masked_lm,
+    token_classifiers,
+)
 from embedserve_runtime.model.heads.causal import describe_causal_head
 from embedserve_runtime.model.heads.chat_template import find_chat_template
 from embedserve_runtime.model.heads.classifiers import describe_classifier_head
@@ -28,6 +35,7 @@ from embedserve_runtime.model.heads.description import (
 from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, replace_prompts
 from embedserve_runtime.model.heads.pair_template import check_bare_pairs, find_pair_template
 from embedserve_runtime.model.heads.rerankers import Reranker, check_supported, find_reranker
+from embedserve_runtime.model.heads.unwritten_pooling import check_pooling
 from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.readme import read_readme
@@ -58,6 +66,7 @@ def read_head(
     if task == Task.SPARSE and "dense" in settings.outputs:
         task = Task.EMBED
     if task == Task.EMBED:
+        check_pooling(files, source, layout, settings)
         if layout.modules.token_dense:
             raise ConfigError(
                 f"model.task: {asked} needs a Pooling module, {files.path} is a multi-vector model"
@@ -171,6 +180,8 @@ def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None
         return by_modules
     if config.find_architecture(classifiers.SUFFIX):
         return Task.CLASSIFY
+    if late_interaction.is_stanford(config):
+        return Task.MULTI_VECTOR
     if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, known):
         return Task.RERANK
     if found := next(filter(None, map(config.find_architecture, OTHER_HEADS)), None):
