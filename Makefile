@@ -99,6 +99,11 @@ test: test-fast oracles ## every test, the thorough and the cluster ones too; br
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m "not soak"
 
+# REPOSITORIES="a/b c/d": these alone.
+.PHONY: census-online
+census-online: setup ## the census with the real repositories, where a hub can be reached; writes tests/census/online.json
+	$(BIN)/python -m tests.census.online $(REPOSITORIES)
+
 .PHONY: soak
 soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; services that follow real load
 	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/server/test_stress.py

@@ -40,7 +40,7 @@ class Built:
 
 def build_gte_multilingual(folder: Path, layout: Layout, *, modules: bool = True) -> Built:
     """Write the folder. modules: whether sentence-transformers' files are there."""
-    tokenizer = _save_tokenizer(folder)
+    tokenizer = save_unigram_tokenizer(folder)
     head_size = HIDDEN // HEADS
     config = GteConfig(
         vocab_size=len(tokenizer) + SPARE_ROWS,
@@ -146,7 +146,7 @@ def _write_modules(folder: Path) -> None:
         (folder / name).write_text(json.dumps(content))
 
 
-def _save_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def save_unigram_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """XLM-R's kind, of the words and letters of the parity texts: special tokens have its names and places, so that
     `<mask>` is the last."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedserve_runtime.model.families.refused import OTHER_INPUTS, OTHER_LAYERS
 from embedserve_runtime.model.heads import classifiers, masked_lm, token_classifiers
 from tests.runtime.engines.cases import CASES
 from tests.runtime.heads import head_cases
@@ -45,6 +46,24 @@ TABLE = (
             "XLMRoberta",
             "Camembert",
         ),
+    ),
+    FamilyRow(
+        "ELECTRA",
+        ("electra",),
+        ("electra",),
+        "embeddings of another width than the layers, behind whose norm the projection stands",
+        "as BERT",
+        ("cross-encoder/ms-marco-electra-base",),
+        heads=("Electra",),
+    ),
+    FamilyRow(
+        "ALBERT",
+        ("albert",),
+        ("albert",),
+        "layers that share their weights (in memory each has its own), narrow embeddings",
+        "several groups of layers, embeddings as wide as the layers",
+        ("sentence-transformers/paraphrase-albert-small-v2",),
+        heads=("Albert",),
     ),
     FamilyRow(
         "DistilBERT",
@@ -124,6 +143,27 @@ TABLE = (
         oracle="our own, from the public description",
     ),
     FamilyRow(
+        "jina-embeddings-v3",
+        ("jina_embeddings_v3",),
+        ("jina_embeddings_v3",),
+        "as transformers saves it; the adapters for tasks, which lie in folders of their own, are not read",
+        "the layout of Jina's own code (`position_embedding_type: rotary`)",
+        ("jinaai/jina-embeddings-v3-hf",),
+        heads=("JinaEmbeddingsV3",),
+    ),
+    FamilyRow(
+        "T5 encoders",
+        ("t5",),
+        ("t5",),
+        "relative position bias shared by all layers, with and without a gate; up to `n_positions` tokens, else 512",
+        "models that answer with their decoder",
+        (
+            "sentence-transformers/gtr-t5-base",
+            "sentence-transformers/sentence-t5-xl",
+            "hkunlp/instructor-large",
+        ),
+    ),
+    FamilyRow(
         "DeBERTa v2, v3",
         ("deberta-v2",),
         ("deberta",),
@@ -135,9 +175,10 @@ TABLE = (
     ),
     FamilyRow(
         "Qwen2, Qwen3",
+        ("qwen2", "qwen3", "bidirectional_pplx_qwen3"),
         ("qwen2", "qwen3"),
-        ("qwen2", "qwen3"),
-        "causal, or bidirectional by `is_causal` or `use_bidirectional_attention`; windows; grouped heads",
+        "causal, or bidirectional by `is_causal` or `use_bidirectional_attention` (`bidirectional_pplx_qwen3` always "
+        "is); windows; grouped heads",
         "code of the repository's own (`auto_map`) where neither key is given",
         ("Qwen/Qwen3-Embedding-0.6B", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
         heads=(
@@ -146,21 +187,22 @@ TABLE = (
         ),
     ),
     FamilyRow(
-        "Mistral",
-        ("mistral",),
-        ("mistral",),
-        "causal or bidirectional, with and without a window",
+        "Mistral, Ministral 3",
+        ("mistral", "ministral3"),
+        ("mistral", "ministral3"),
+        "causal or bidirectional, with and without a window; Ministral 3 up to `original_max_position_embeddings` "
+        "tokens, behind which it scales its queries",
         "as Qwen; `layer_types`",
-        ("intfloat/e5-mistral-7b-instruct",),
+        ("intfloat/e5-mistral-7b-instruct", "nvidia/Nemotron-3-Embed-1B-BF16"),
         heads=("Mistral",),
     ),
     FamilyRow(
-        "Llama",
-        ("llama", "llama_bidirec"),
-        ("llama",),
-        "causal or bidirectional (`llama_bidirec` always is), biases on or off",
+        "Llama, EuroBERT",
+        ("llama", "llama_bidirec", "eurobert"),
+        ("llama", "eurobert"),
+        "causal or bidirectional (`llama_bidirec` and `eurobert` always are), biases on or off",
         "as Qwen",
-        ("nvidia/llama-3.2-nv-embedqa-1b-v2",),
+        ("nvidia/llama-3.2-nv-embedqa-1b-v2", "VAGOsolutions/SauerkrautLM-EuroColBERT"),
         heads=("Llama",),
     ),
     FamilyRow(
@@ -189,6 +231,13 @@ with the file and the field. `config.json` is read as transformers 4 and as tran
 ROTARY = """
 Rotary scaling: default, linear, dynamic (up to the trained length, where it rests), yarn, llama3, and ntk of GTE.
 Every other type is refused.
+
+## Known and not served
+
+| `model_type` | why |
+|---|---|
+{refused}
+Of the first ones, which read more than text, `embedserve convert` exports nothing either; of the others it may.
 
 ## Heads
 
@@ -234,7 +283,15 @@ def render() -> str:
         f"| {row.family} | {_encoders(row)} | {_with_a_head(row)} | {row.oracle} | {', '.join(row.examples)} |\n"
         for row in TABLE
     )
-    return HEAD + supported + ROTARY + heads + TESTED + tested
+    return HEAD + supported + ROTARY.format(refused=_list_refused()) + heads + TESTED + tested
+
+
+def _list_refused() -> str:
+    """Rows of the model types that share a reason."""
+    reasons: dict[str, list[str]] = {}
+    for model_type, why in {**OTHER_INPUTS, **OTHER_LAYERS}.items():
+        reasons.setdefault(why, []).append(model_type)
+    return "".join(f"| {_code(types)} | {why} |\n" for why, types in reasons.items())
 
 
 def _known(row: FamilyRow, registry: Container[str]) -> str:

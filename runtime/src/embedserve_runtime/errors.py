@@ -98,6 +98,10 @@ class UnsupportedArchitecture(ModelError):
     reason = "UnsupportedArchitecture"
 
 
+class UnsupportedInputs(UnsupportedArchitecture):
+    """A model that reads more than text, of which no export makes one that is served."""
+
+
 class HashMismatch(ModelError):
     reason = "HashMismatch"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, ElectraModel
+from transformers import AutoModel, AutoTokenizer, BertModel, ErnieConfig, ErnieModel
 
 from e2e.hub import HubServer
 from embedserve_runtime.config import RuntimeConfig, load_config
@@ -36,9 +36,9 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def electra(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = bert(tmp_path_factory.mktemp("electra"), BertModel)
-    tiny(folder, ElectraModel, ElectraConfig(**SIZES))
+def ernie(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = bert(tmp_path_factory.mktemp("ernie"), BertModel)
+    tiny(folder, ErnieModel, ErnieConfig(**SIZES))
     return folder
 
 
@@ -61,38 +61,36 @@ def of_transformers(folder: Path) -> Any:
 
 @pytest.mark.thorough
 def test_a_model_of_no_family_is_exported_equals_transformers_and_is_served_from_the_store(
-    electra: Path, tmp_path: Path
+    ernie: Path, tmp_path: Path
 ) -> None:
-    config = config_of(electra, tmp_path / "store")
-    with pytest.raises(UnsupportedArchitecture, match=r"electra.*`embedserve convert` can export it"):
+    config = config_of(ernie, tmp_path / "store")
+    with pytest.raises(UnsupportedArchitecture, match=r"ernie.*`embedserve convert` can export it"):
         load_runner(config)
     result = convert(config)
     (variant,) = result["variants"]
     assert (result["chosen"], variant["published"], variant["minCosine"] > 0.99999) == ("float32", True, True)
     runner = load_runner(config)
     assert runner.card.vector_space == result["vectorSpace"]
-    assert np.abs(embed(runner, TEXTS) - of_transformers(electra)).max() <= FP32_MAX_ABS_DIFF
-    again = convert(config_of(electra, tmp_path / "other"))
+    assert np.abs(embed(runner, TEXTS) - of_transformers(ernie)).max() <= FP32_MAX_ABS_DIFF
+    again = convert(config_of(ernie, tmp_path / "other"))
     assert (again["artifact"], again["vectorSpace"]) == (result["artifact"], result["vectorSpace"])
 
 
-def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(
-    electra: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(ernie: Path, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     folder = tmp_path / "model"
-    shutil.copytree(electra, folder)
+    shutil.copytree(ernie, folder)
     checkpoint = Checkpoint.open(folder)
     kept = [name for name in sorted(checkpoint.names) if "intermediate" not in name]
     save_file({name: np.array(checkpoint.read_tensor(name)) for name in kept}, folder / "model.safetensors")
-    with pytest.raises(ModelInvalid, match=r"lacks 2 tensors of ElectraModel: .*intermediate"):
+    with pytest.raises(ModelInvalid, match=r"lacks 2 tensors of ErnieModel: .*intermediate"):
         convert(config_of(folder, tmp_path / "store"))
 
 
-def test_what_transformers_does_not_know_is_refused_by_name(electra: Path, tmp_path: Path) -> None:
+def test_what_transformers_does_not_know_is_refused_by_name(ernie: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    shutil.copytree(electra, folder)
+    shutil.copytree(ernie, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
     with pytest.raises(UnsupportedArchitecture, match=r"transformers does not load .*novel"):
@@ -108,9 +106,9 @@ def test_what_transformers_does_not_know_is_refused_by_name(electra: Path, tmp_p
     ids=["of another head", "one of two"],
 )
 def test_an_output_that_the_export_has_not_is_refused_by_name(
-    electra: Path, tmp_path: Path, outputs: list[str], said: str
+    ernie: Path, tmp_path: Path, outputs: list[str], said: str
 ) -> None:
-    plain = config_of(electra, tmp_path / "store")
+    plain = config_of(ernie, tmp_path / "store")
     config = plain.model_copy(update={"onnx": plain.onnx.model_copy(update={"outputs": tuple(outputs)})})
     with pytest.raises(ConfigError, match=said):
         convert(config)
@@ -126,12 +124,12 @@ def without_torch(*words: str) -> CompletedProcess[str]:
 
 @pytest.mark.thorough
 def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
-    electra: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ernie: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an EmbeddingService's Jobs do it on one volume."""
-    shutil.copytree(electra, tmp_path / "hub" / "acme" / "electra" / "main")
+    shutil.copytree(ernie, tmp_path / "hub" / "acme" / "ernie" / "main")
     monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", "mean")
-    words = ("--model", "acme/electra", "--store", str(tmp_path / "store"))
+    words = ("--model", "acme/ernie", "--store", str(tmp_path / "store"))
     with HubServer(tmp_path / "hub") as hub:
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         refused = without_torch("fetch", *words)
@@ -143,7 +141,7 @@ def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
     assert fetched.returncode == 0, fetched.stderr
     assert json.loads(fetched.stdout)["model"]["foreign"] is True
     monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
-    flags = {"model": {"source": "acme/electra", "store": tmp_path / "store"}, "engine": {"threads": 1}}
+    flags = {"model": {"source": "acme/ernie", "store": tmp_path / "store"}, "engine": {"threads": 1}}
     made = convert(load_config(flags=flags))
     assert (made["dimensions"], made["outputs"]) == (24, ["dense", "hidden"])
     served = without_torch("inspect", "--json", *words)
@@ -152,8 +150,8 @@ def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
 
 
 @pytest.mark.thorough
-def test_without_torch_the_command_says_where_it_can_be_done(electra: Path, tmp_path: Path) -> None:
-    done = without_torch("convert", "--model", str(electra), "--store", str(tmp_path))
+def test_without_torch_the_command_says_where_it_can_be_done(ernie: Path, tmp_path: Path) -> None:
+    done = without_torch("convert", "--model", str(ernie), "--store", str(tmp_path))
     assert done.returncode == 1
     assert "UnsupportedArchitecture" in done.stderr
     assert "where torch and transformers are, as in the CUDA image" in done.stderr

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     CamembertConfig,
     CamembertModel,
     DebertaV2Config,
     DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
     GteConfig,
     GteModel,
+    JinaEmbeddingsV3Config,
+    JinaEmbeddingsV3Model,
     ModernBertConfig,
     ModernBertModel,
     MPNetConfig,
@@ -19,6 +25,8 @@ from transformers import (
     NomicBertModel,
     RobertaConfig,
     RobertaModel,
+    T5Config,
+    T5EncoderModel,
     XLMRobertaConfig,
     XLMRobertaModel,
 )
@@ -58,6 +66,23 @@ deberta = rows_of(
     max_position_embeddings=40,
     relative_attention=True,
     pos_att_type=["c2p", "p2c"],
+)
+electra = rows_of(ElectraModel, ElectraConfig, **SHAPE, max_position_embeddings=40)
+albert = rows_of(AlbertModel, AlbertConfig, **SHAPE, max_position_embeddings=40)
+t5 = rows_of(
+    T5EncoderModel,
+    T5Config,
+    d_model=36,
+    d_kv=8,
+    d_ff=50,
+    num_layers=3,
+    num_heads=3,
+    n_positions=40,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=20,
+)
+jina_v3 = rows_of(
+    JinaEmbeddingsV3Model, JinaEmbeddingsV3Config, **SHAPE, max_position_embeddings=40, pad_token_id=1
 )
 
 BERT_LIKE = (
@@ -137,4 +162,28 @@ BERT_LIKE = (
     deberta(
         "deberta, own words' width, v3", embedding_size=50, share_att_key=True, position_biased_input=False
     ),
+    electra("electra, narrow words", embedding_size=20),
+    electra("electra, words as wide as the layers", embedding_size=36, num_attention_heads=9),
+    electra("electra, wide words, relu, one type", embedding_size=50, hidden_act="relu", type_vocab_size=1),
+    albert("albert, narrow words", embedding_size=20),
+    albert(
+        "albert, wide words, nine heads, one type",
+        embedding_size=50,
+        num_attention_heads=9,
+        type_vocab_size=1,
+    ),
+    albert("albert, one layer, large epsilon", embedding_size=20, num_hidden_layers=1, layer_norm_eps=0.1),
+    t5("t5, relu"),
+    t5("t5, gated, tanh gelu", feed_forward_proj="gated-gelu", relative_attention_num_buckets=32),
+    t5(
+        "t5, gated silu, one head, large epsilon",
+        feed_forward_proj="gated-silu",
+        num_heads=1,
+        layer_norm_epsilon=0.1,
+    ),
+    jina_v3("jina_embeddings_v3, odd heads"),
+    jina_v3(
+        "jina_embeddings_v3, other base, two types", rope_parameters={"rope_theta": 50.0}, type_vocab_size=2
+    ),
+    jina_v3("jina_embeddings_v3, nine heads, tanh gelu", num_attention_heads=9, hidden_act="gelu_new"),
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from transformers import (
+    EuroBertConfig,
+    EuroBertModel,
     Gemma3TextConfig,
     Gemma3TextModel,
     LlamaConfig,
     LlamaModel,
+    Ministral3Config,
+    Ministral3Model,
     MistralConfig,
     MistralModel,
     Qwen2Config,
@@ -39,6 +43,23 @@ LLAMA3 = {
 qwen2 = rows_of(Qwen2Model, Qwen2Config, **SHAPE)
 qwen3 = rows_of(Qwen3Model, Qwen3Config, **SHAPE, head_dim=10)
 mistral = rows_of(MistralModel, MistralConfig, **SHAPE)
+eurobert = rows_of(EuroBertModel, EuroBertConfig, **SHAPE, mask_token_id=1)
+MINISTRAL3 = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 40,
+    "rope_theta": 100.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+ministral3 = rows_of(
+    Ministral3Model,
+    Ministral3Config,
+    **SHAPE | {"max_position_embeddings": 160},
+    head_dim=10,
+    rope_parameters=MINISTRAL3,
+)
 llama = rows_of(LlamaModel, LlamaConfig, **SHAPE)
 gemma = rows_of(
     Gemma3TextModel,
@@ -61,6 +82,9 @@ DECODERS = (
     mistral("mistral, window of 6", sliding_window=6),
     mistral("mistral, no window, large heads", sliding_window=None, head_dim=16, num_key_value_heads=1),
     mistral("mistral, bidirectional", sliding_window=6, is_causal=False),
+    ministral3("ministral3, causal"),
+    ministral3("ministral3, bidirectional, one key head", is_causal=False, num_key_value_heads=1),
+    ministral3("ministral3, window of 6, gelu", sliding_window=6, hidden_act="gelu"),
     llama("llama, causal, llama3 scaling", rope_parameters=LLAMA3),
     llama("llama, biases, bidirectional", attention_bias=True, mlp_bias=True, is_causal=False),
     llama(
@@ -69,6 +93,9 @@ DECODERS = (
         num_key_value_heads=1,
     ),
     llama("llama, dynamic scaling at rest", rope_parameters={"rope_type": "dynamic", "factor": 4.0}),
+    eurobert("eurobert, grouped heads"),
+    eurobert("eurobert, biases, one key head", attention_bias=True, mlp_bias=True, num_key_value_heads=1),
+    eurobert("eurobert, gelu, other base", hidden_act="gelu", rope_parameters={"rope_theta": 50.0}),
     gemma("gemma3, causal, window of 6"),
     gemma("gemma3, bidirectional, even window", use_bidirectional_attention=True),
     gemma(

@@ -62,9 +62,12 @@ class Naive:
             x = x + values["embeddings.position.weight"][embeddings.positions.offset + np.arange(len(ids))]
         if embeddings.token_types:
             x = x + values["embeddings.token_type.weight"][0]
+        if embeddings.norm_first:
+            x = self._norm(x, embeddings.norm, "embeddings.norm")
         if embeddings.width is not None:
             x = self._linear(x, "embeddings.projection")
-        x = self._norm(x, embeddings.norm, "embeddings.norm")
+        if not embeddings.norm_first:
+            x = self._norm(x, embeddings.norm, "embeddings.norm")
         for number, layer in enumerate(self.encoder.layers):
             x = self._layer(x, layer, f"layers.{number}")
         return self._norm(x, self.encoder.final_norm, "final_norm")

@@ -26,7 +26,7 @@ HIDDEN, INNER, LAYERS, WORDS, EPS, BASE = 36, 50, 4, 97, 1e-5, 100.0
 
 
 def mixture(name: str, heads: int = 3, experts: int = 5, chosen: int = 2, every: int = 2) -> Case:
-    build = partial(_build, heads=heads, experts=experts, chosen=chosen, every=every)
+    build = partial(build_mixture, heads=heads, experts=experts, chosen=chosen, every=every)
     return Case(name, build, SHORT_LENGTHS, range(WORDS))
 
 
@@ -68,7 +68,10 @@ def _config(heads: int, experts: int, chosen: int, every: int) -> dict[str, obje
     }
 
 
-def _build(folder: Path, heads: int, experts: int, chosen: int, every: int) -> Reference:
+def build_mixture(
+    folder: Path, heads: int = 3, experts: int = 5, chosen: int = 2, every: int = 2
+) -> Reference:
+    """Save a model and return its hidden states."""
     mixed = [number % every == 1 for number in range(LAYERS)]
     tensors = _random_tensors(experts, mixed)
     save_file(tensors, folder / "model.safetensors")

@@ -101,7 +101,7 @@ def _of_new(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> L
     return logits
 
 
-def _of_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> Logits:
+def save_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> Logits:
     """settings: those of `build_jina`, and num_labels."""
     labels = settings.pop("num_labels", 2)
     hidden_states = build_jina(folder, **settings)
@@ -156,7 +156,7 @@ def change_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-ORACLES = {"New": _of_new, "JinaBert": _of_jina}
+ORACLES = {"New": _of_new, "JinaBert": save_jina}
 
 
 def _rows(kind: str) -> Callable[..., HeadCase]:
@@ -232,6 +232,15 @@ CLASSIFIERS = (
     classifier("Mistral", DECODER, "one label, window", num_labels=1, sliding_window=6),
     classifier("Mistral", DECODER, "three labels, no window", num_labels=3, sliding_window=None),
     classifier("Mistral", DECODER, "two labels, one key head", num_key_value_heads=1),
+    classifier("Electra", SHAPE, "one label, narrow words", num_labels=1, embedding_size=20),
+    classifier("Electra", SHAPE, "three labels, relu", num_labels=3, embedding_size=36, hidden_act="relu"),
+    classifier("Electra", SHAPE, "two labels, nine heads", num_attention_heads=9, embedding_size=50),
+    classifier("Albert", SHAPE, "one label", num_labels=1, embedding_size=20),
+    classifier("Albert", SHAPE, "three labels, relu", num_labels=3, embedding_size=50, hidden_act="relu"),
+    classifier("Albert", SHAPE, "two labels, nine heads", num_attention_heads=9, embedding_size=20),
+    classifier("JinaEmbeddingsV3", SHAPE, "one label", num_labels=1),
+    classifier("JinaEmbeddingsV3", SHAPE, "three labels, two types", num_labels=3, type_vocab_size=2),
+    classifier("JinaEmbeddingsV3", SHAPE, "two labels, nine heads", num_attention_heads=9),
     classifier("Gemma3Text", GEMMA, "one label", num_labels=1),
     classifier(
         "Gemma3Text", GEMMA, "three labels, bidirectional", num_labels=3, use_bidirectional_attention=True

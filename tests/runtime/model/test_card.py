@@ -173,7 +173,7 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
     "unknown family": (
         change("config.json", model_type="mamba", architectures=["MambaModel"]),
         UnsupportedArchitecture,
-        "model_type 'mamba' .architectures: MambaModel. is not supported; supported: bert",
+        "model_type 'mamba' .architectures: MambaModel. is not supported; supported: albert",
     ),
     "relative positions": (
         change("config.json", position_embedding_type="relative_key"),

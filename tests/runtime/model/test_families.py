@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import UnsupportedArchitecture, UnsupportedInputs
 from embedserve_runtime.model import families
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Experts, Mlp
+from embedserve_runtime.model.exports import needs_export
+from embedserve_runtime.model.families.refused import OTHER_INPUTS, OTHER_LAYERS
 from embedserve_runtime.model.folder import read_folder
 
 Config = dict[str, object]
@@ -33,6 +35,15 @@ DISTILBERT: Config = {
     "n_heads": 3,
     "hidden_dim": 50,
     "max_position_embeddings": 40,
+}
+T5: Config = {
+    "model_type": "t5",
+    "vocab_size": 97,
+    "d_model": 36,
+    "d_kv": 8,
+    "d_ff": 50,
+    "num_layers": 2,
+    "num_heads": 3,
 }
 MODERNBERT = BERT | {"model_type": "modernbert", "local_attention": 10}
 GEMMA = DECODER | {"model_type": "gemma3_text", "head_dim": 10, "sliding_window": 6}
@@ -337,7 +348,22 @@ REFUSED: dict[str, tuple[Config, str]] = {
     "jina, positions": (JINA | {"position_embedding_type": "absolute"}, "position_embedding_type"),
     "jina, kind of MLP": (JINA | {"feed_forward_type": "original"}, "feed_forward_type = 'original'"),
     "jina code without norms": (JINA_CODE | {"use_qk_norm": False}, "use_qk_norm"),
-    "unknown": (BERT | {"model_type": "t5"}, "model_type 't5'"),
+    "bert, rotary positions": (
+        BERT | {"model_type": "xlm-roberta", "position_embedding_type": "rotary"},
+        "position_embedding_type = 'rotary' is Jina's own code",
+    ),
+    "albert, several groups": (
+        BERT | {"model_type": "albert", "num_hidden_groups": 2},
+        "num_hidden_groups = 2",
+    ),
+    "albert, words as wide as the layers": (
+        BERT | {"model_type": "albert", "embedding_size": BERT["hidden_size"]},
+        "embedding_size",
+    ),
+    "t5, gate": (T5 | {"feed_forward_proj": "open-gelu"}, "feed_forward_proj = 'open-gelu'"),
+    "t5, activation": (T5 | {"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'mish'"),
+    "gemma2": (GEMMA | {"model_type": "gemma2"}, "caps the scores of its attention"),
+    "unknown": (BERT | {"model_type": "reformer"}, "model_type 'reformer'"),
 }
 
 
@@ -349,6 +375,27 @@ def test_what_would_change_the_vectors_and_is_not_there_is_refused_by_file_and_f
         describe(tmp_path, config)
     assert str(tmp_path / "config.json") in refusal.value.message
     assert named in refusal.value.message
+
+
+@pytest.mark.parametrize(("model_type", "why"), OTHER_INPUTS.items(), ids=OTHER_INPUTS.keys())
+def test_a_model_that_reads_more_than_text_is_refused_with_a_reason_and_not_exported(
+    tmp_path: Path, model_type: str, why: str
+) -> None:
+    with pytest.raises(UnsupportedInputs, match=f"model_type '{model_type}' is not supported: {why}"):
+        describe(tmp_path, {"model_type": model_type})
+    assert not needs_export(read_folder(tmp_path), None)
+
+
+def test_no_family_is_also_refused_by_name() -> None:
+    assert not families.FAMILIES.keys() & {*OTHER_INPUTS, *OTHER_LAYERS}
+
+
+@pytest.mark.parametrize("model_type", ["eurobert", "bidirectional_pplx_qwen3"])
+def test_an_encoder_made_of_a_decoder_sees_both_ways_whatever_its_config_says(
+    tmp_path: Path, model_type: str
+) -> None:
+    config = DECODER | {"model_type": model_type, "auto_map": {"AutoModel": "modeling.Model"}}
+    assert not describe(tmp_path, config | {"is_causal": True}).layers[0].attention.causal
 
 
 def test_a_causal_window_counts_the_token_itself_and_a_bidirectional_one_does_not(tmp_path: Path) -> None:
@@ -375,6 +422,13 @@ def test_llama_bidirec_is_bidirectional_whatever_code_its_repository_has(tmp_pat
         "auto_map": {"AutoModel": "llama.LlamaBidirectionalModel"},
     }
     assert not describe(tmp_path, config).layers[0].attention.causal
+
+
+def test_ministral3_takes_no_text_that_it_would_scale_by_position(tmp_path: Path) -> None:
+    rotary = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10, "rope_theta": 100.0}
+    config = DECODER | {"model_type": "ministral3", "rope_parameters": rotary}
+    encoder = describe(tmp_path, config)
+    assert (encoder.max_tokens, encoder.layers[0].attention.window) == (10, None)
 
 
 def test_nomic_with_a_growing_base_takes_no_text_beyond_its_trained_positions(tmp_path: Path) -> None:

@@ -198,10 +198,10 @@ REFUSED: dict[str, tuple[Config, str, type[EmbedserveError], str]] = {
         "BertForQuestionAnswering",
     ),
     "an unknown classifier": (
-        {"architectures": ["ElectraForSequenceClassification"]},
+        {"architectures": ["ErnieForSequenceClassification"]},
         "auto",
         UnsupportedArchitecture,
-        "ElectraForSequenceClassification",
+        "ErnieForSequenceClassification",
     ),
     "an unknown problem": (
         THREE | {"problem_type": "ordinal"},
@@ -242,6 +242,6 @@ def test_a_head_that_cannot_be_served_is_refused_by_name(
 
 def test_the_refusal_of_a_classifier_lists_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedArchitecture) as refusal:
-        read(tmp_path, {"architectures": ["ElectraForSequenceClassification"]})
+        read(tmp_path, {"architectures": ["ErnieForSequenceClassification"]})
     for name in CLASSIFIERS:
         assert f"{name}ForSequenceClassification" in refusal.value.message

@@ -54,11 +54,13 @@ class AbsolutePositions:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """(word row * scale) + position row + row 0 of the token types, then the projection, then the norm.
+    """(word row * scale) + position row + row 0 of the token types, then projection and norm.
 
     token_types: rows of the token-type table, 0 without one.
-    width: columns of the three tables; another than the hidden size has a projection to it, without bias, parameter
+    width: columns of the three tables; another than the hidden size has a projection to it, parameter
         `embeddings.projection.weight` (hidden, width). None is the hidden size.
+    norm_first: where there is a projection: whether the norm, (width,), stands before it, and it has a bias (ELECTRA,
+        ALBERT). Else the norm is behind it, and it has none (DeBERTa-v2).
     """
 
     vocabulary: int
@@ -67,6 +69,7 @@ class Embeddings:
     norm: Norm | None
     scale: float = 1.0
     width: int | None = None
+    norm_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +286,9 @@ class Encoder:
         if embeddings.token_types:
             yield "embeddings.token_type.weight", (embeddings.token_types, width)
         if width != hidden:
-            yield "embeddings.projection.weight", (hidden, width)
-        yield from _iterate_norm_shapes("embeddings.norm", hidden, embeddings.norm)
+            yield from _iterate_linear_shapes("embeddings.projection", hidden, width, embeddings.norm_first)
+        of_norm = width if embeddings.norm_first else hidden
+        yield from _iterate_norm_shapes("embeddings.norm", of_norm, embeddings.norm)
         yield from _iterate_norm_shapes("final_norm", hidden, self.final_norm)
         # One table for all layers: the first layer that has such a term describes it.
         for attention in (layer.attention for layer in self.layers):

@@ -133,7 +133,7 @@ def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> st
         families.describe(home)
     except UnsupportedArchitecture as error:
         if not there:
-            raise UnsupportedArchitecture(f"{error.message}; it has no ONNX file to run instead") from error
+            raise type(error)(f"{error.message}; it has no ONNX file to run instead") from error
     else:
         return None
     found = next((name for name in DEFAULT_FILES if name in there), None)

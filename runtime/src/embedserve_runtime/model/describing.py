@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import ConfigError, ModelError, ModelFileMissing, UnsupportedArchitecture
+from embedserve_runtime.errors import (
+    ConfigError,
+    ModelError,
+    ModelFileMissing,
+    UnsupportedArchitecture,
+    UnsupportedInputs,
+)
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import (
@@ -187,6 +193,8 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
 def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
     """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
+    if isinstance(without, UnsupportedInputs):
+        raise without
     try:
         origin = describe_origin(source.files.enter_folder(folder), source.tensors.open_checkpoint(folder))
     except ModelError:

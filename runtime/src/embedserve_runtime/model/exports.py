@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import UnsupportedArchitecture, UnsupportedInputs
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.files import ModelFiles
@@ -35,7 +35,8 @@ ADVICE = (
 
 
 def needs_export(files: ModelFiles, onnx_file: str | None) -> bool:
-    """Whether neither a family nor an ONNX file of its own runs the model. onnx_file: the one that is chosen."""
+    """Whether neither a family nor an ONNX file of its own runs the model, and an export may. onnx_file: the one that
+    is chosen."""
     routes = expand_routes(files, read_entries(files))
     if routes.queries is not None:
         return False  # its encoders are run by families alone
@@ -44,8 +45,8 @@ def needs_export(files: ModelFiles, onnx_file: str | None) -> bool:
         return False
     try:
         choose_file(files.enter_folder(modules.transformer), files.names, None)
-    except UnsupportedArchitecture:
-        return True
+    except UnsupportedArchitecture as error:
+        return not isinstance(error, UnsupportedInputs)
     return False
 
 

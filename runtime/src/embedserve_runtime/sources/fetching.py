@@ -17,6 +17,7 @@ from embedserve_runtime.errors import (
     ModelNotFound,
     SourceUnavailable,
     UnsupportedArchitecture,
+    UnsupportedInputs,
 )
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.exports import ADVICE, can_export
@@ -213,9 +214,11 @@ class _Fetcher:
         try:
             return choose_file(read_folder(folder), names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
+            words = error.message.replace(str(folder), self.settings.source)
+            if isinstance(error, UnsupportedInputs):
+                raise UnsupportedInputs(words) from error
             if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from
-            words = error.message.replace(str(folder), self.settings.source)
             raise UnsupportedArchitecture(f"{words}; {ADVICE}") from error
         except (ModelError, ConfigError) as error:
             raise type(error)(error.message.replace(str(folder), self.settings.source)) from error

@@ -164,9 +164,19 @@ def _write_embeddings(parts: Parts, encoder: Encoder) -> str:
         words, types = words + types[0], None
     hidden = graph.add("Gather", graph.add_constant("embeddings.word", words), "token_ids")
     row = _write_position_and_type_row(parts, embeddings, types)
-    if embeddings.width not in (None, encoder.hidden_size):
+    has_projection = embeddings.width not in (None, encoder.hidden_size)
+    if has_projection and not embeddings.norm_first:
         total = hidden if row is None else graph.add("Add", hidden, row)
         hidden, row = parts.write_product(total, ["embeddings.projection"], bias=False), None
+    normed = _write_embedding_norm(parts, embeddings, hidden, row)
+    if has_projection and embeddings.norm_first:
+        return parts.write_product(normed, ["embeddings.projection"], bias=True)
+    return normed
+
+
+def _write_embedding_norm(parts: Parts, embeddings: Embeddings, hidden: str, row: str | None) -> str:
+    """norm(hidden + row), without what is not there."""
+    graph = parts.graph
     if row is None:
         return parts.write_norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden
     if embeddings.norm is None:

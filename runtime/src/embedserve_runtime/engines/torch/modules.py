@@ -60,9 +60,11 @@ class PackedEmbeddings:
             )
         if tables.positions is not None:
             hidden = hidden + functional.embedding(tokens.positions + tables.first_position, tables.positions)
-        if tables.projection is not None:
-            hidden = tables.projection(hidden)
-        return _normalize(hidden, tables.norm)
+        if tables.projection is None:
+            return _normalize(hidden, tables.norm)
+        if tables.norm_first:
+            return tables.projection(_normalize(hidden, tables.norm))
+        return _normalize(tables.projection(hidden), tables.norm)
 
 
 class PackedLayer:

@@ -15,6 +15,7 @@ class EmbeddingTables:
     """Rows (entries, width) of words, positions and token types; None for what the encoder does not have.
 
     first_position: row of a text's first token. projection: from the width of the rows to that of the layers.
+    norm_first: whether the norm stands before the projection.
     """
 
     words: Tensor
@@ -24,6 +25,7 @@ class EmbeddingTables:
     types: Tensor | None
     projection: Linear | None
     norm: Normalization | None
+    norm_first: bool
 
     @classmethod
     def load(cls, encoder: Encoder, parameters: Parameters) -> EmbeddingTables:
@@ -35,10 +37,11 @@ class EmbeddingTables:
             positions=None if places is None else parameters.load_tensor("embeddings.position.weight"),
             first_position=0 if places is None else places.offset,
             types=parameters.load_tensor("embeddings.token_type.weight") if description.token_types else None,
-            projection=parameters.load_linear(["embeddings.projection"], bias=False)
+            projection=parameters.load_linear(["embeddings.projection"], bias=description.norm_first)
             if width not in (None, encoder.hidden_size)
             else None,
             norm=parameters.load_optional_norm(description.norm, "embeddings.norm"),
+            norm_first=description.norm_first,
         )
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import UnsupportedArchitecture, UnsupportedInputs
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import (
+    albert,
     bert,
     deberta,
     distilbert,
+    electra,
     gemma,
     gte,
     jina,
+    jina_v3,
     llama,
     mistral,
     modernbert,
     mpnet,
     nomic,
     qwen,
+    t5,
 )
+from embedserve_runtime.model.families.refused import OTHER_INPUTS, OTHER_LAYERS
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 
 
@@ -31,14 +36,20 @@ def _describe_bert_or_jina(file: ModelFile) -> Encoder:
 
 FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
     {
+        "albert": albert.describe,
         "bert": _describe_bert_or_jina,
+        "bidirectional_pplx_qwen3": qwen.describe,
         "camembert": bert.describe,
         "deberta-v2": deberta.describe,
         "distilbert": distilbert.describe,
+        "electra": electra.describe,
+        "eurobert": llama.describe,
         "gemma3_text": gemma.describe,
         "gte": gte.describe,
+        "jina_embeddings_v3": jina_v3.describe,
         "llama": llama.describe,
         "llama_bidirec": llama.describe,
+        "ministral3": mistral.describe_ministral3,
         "mistral": mistral.describe,
         "modernbert": modernbert.describe,
         "mpnet": mpnet.describe,
@@ -47,6 +58,7 @@ FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
         "qwen2": qwen.describe,
         "qwen3": qwen.describe,
         "roberta": bert.describe,
+        "t5": t5.describe,
         "xlm-roberta": bert.describe,
     }
 )
@@ -58,10 +70,19 @@ class _ModelType(FileModel):
 
 
 def describe(files: ModelFiles) -> Encoder:
-    """The encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known."""
+    """The encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known, UnsupportedInputs
+    for a model that reads more than text."""
     file = files.require("config.json")
     config = file.parse(_ModelType)
     family = FAMILIES.get(config.model_type)
+    if config.model_type in OTHER_INPUTS:
+        raise UnsupportedInputs(
+            f"{file.path}: model_type {config.model_type!r} is not supported: {OTHER_INPUTS[config.model_type]}"
+        )
+    if config.model_type in OTHER_LAYERS:
+        raise UnsupportedArchitecture(
+            f"{file.path}: model_type {config.model_type!r} is not supported: {OTHER_LAYERS[config.model_type]}"
+        )
     if family is None:
         architectures = ", ".join(config.architectures or []) or "none named"
         raise UnsupportedArchitecture(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveInt
 
+from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Embeddings,
@@ -73,13 +74,20 @@ NAMES = ParameterNames(
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(BertConfig)
+    if config.position_embedding_type == "rotary":
+        raise UnsupportedArchitecture(
+            f"{path}: position_embedding_type = 'rotary' is Jina's own code, with its own tensors; supported is what "
+            "transformers saves of such a model (model_type jina_embeddings_v3)"
+        )
     if config.position_embedding_type != "absolute":
         raise unsupported_error(path, "position_embedding_type", config.position_embedding_type)
     if config.is_decoder:
         raise unsupported_error(path, "is_decoder", True)
     # RoBERTa counts positions from the one after padding (create_position_ids_from_input_ids); its default pad id is 1.
     offset = (
-        0 if config.model_type == "bert" else 1 + (1 if config.pad_token_id is None else config.pad_token_id)
+        0
+        if config.model_type in ("bert", "electra")
+        else 1 + (1 if config.pad_token_id is None else config.pad_token_id)
     )
     layer = describe_post_norm_layer(
         describe_attention(path, config.hidden_size, config.num_attention_heads),

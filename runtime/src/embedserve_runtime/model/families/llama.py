@@ -1,6 +1,7 @@
-"""Llama, and llama_bidirec (NVIDIA's bidirectional retrieval models): the common decoder with optional biases.
+"""Llama, EuroBERT, and llama_bidirec (NVIDIA's bidirectional retrieval models): the common decoder, optional biases.
 
-Source: `LlamaModel` of transformers; the class behind llama_bidirec is that model with full attention.
+Source: `LlamaModel` and `EuroBertModel` of transformers; the latter, and the class behind llama_bidirec, are the former
+with full attention.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from pydantic import PositiveInt
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.files import ModelFile
+
+BIDIRECTIONAL = ("llama_bidirec", "eurobert")
 
 
 class LlamaConfig(decoder.DecoderConfig):
@@ -23,7 +26,7 @@ class LlamaConfig(decoder.DecoderConfig):
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(LlamaConfig)
-    if config.model_type == "llama_bidirec":
+    if config.model_type in BIDIRECTIONAL:
         config = config.model_copy(update={"is_causal": False})
     attention = decoder.describe_attention(
         path, config, qkv_bias=config.attention_bias, output_bias=config.attention_bias

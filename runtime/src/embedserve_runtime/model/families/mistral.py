@@ -1,11 +1,15 @@
-"""Mistral: the common decoder, with one window for all layers.
+"""Mistral: the common decoder, with one window for all layers. Ministral 3: Mistral up to the length at which it begins
+to scale queries by their position.
 
-Source: `MistralModel` of transformers.
+Source: `MistralModel` and `Ministral3Model` of transformers. The latter's factor, 1 + beta * log(1 + position // n), is
+1 for the first n = `original_max_position_embeddings` tokens; longer texts are not taken.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+from pydantic import NonNegativeFloat
 
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import decoder
@@ -19,9 +23,29 @@ class MistralConfig(decoder.DecoderConfig):
     sliding_window: int | None = 4096
 
 
+class Ministral3Config(MistralConfig):
+    """The same with the defaults of Ministral 3."""
+
+    sliding_window: int | None = None
+    rms_norm_eps: NonNegativeFloat = 1e-5
+
+
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
-    path, config = file.path, file.parse(MistralConfig)
+    return _describe(file, file.parse(MistralConfig))
+
+
+def describe_ministral3(file: ModelFile) -> Encoder:
+    """The encoder of a Ministral 3. Raises ModelInvalid or UnsupportedArchitecture."""
+    config = file.parse(Ministral3Config)
+    encoder = _describe(file, config)
+    rotary = config.rope_scaling or config.rope_parameters
+    unscaled = None if rotary is None else rotary.original_max_position_embeddings
+    return encoder if unscaled is None else replace(encoder, max_tokens=min(encoder.max_tokens, unscaled))
+
+
+def _describe(file: ModelFile, config: MistralConfig) -> Encoder:
+    path = file.path
     # transformers ignores it for this model type; a model that has it was trained as something else.
     refuse(path, [("layer_types", config.layer_types, None)])
     size = config.sliding_window

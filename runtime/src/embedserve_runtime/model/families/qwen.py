@@ -1,4 +1,5 @@
-"""Qwen2 (biases on query, key and value) and Qwen3 (norms on the heads' queries and keys), causal or bidirectional.
+"""Qwen2 (biases on query, key and value) and Qwen3 (norms on the heads' queries and keys), causal or bidirectional;
+bidirectional_pplx_qwen3, Perplexity's class, is Qwen3 with full attention.
 
 Source: `Qwen2Model` and `Qwen3Model` of transformers. A window counts only with `use_sliding_window`, and then for the
 layers from `max_window_layers` on, or as `layer_types` says.
@@ -24,13 +25,16 @@ class QwenConfig(decoder.DecoderConfig):
     max_window_layers: int = 28
 
 
+BIDIRECTIONAL = "bidirectional_pplx_qwen3"
 QWEN3_HEAD_SIZE = 128  # where config.json does not say
 
 
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(QwenConfig)
-    is_qwen3 = config.model_type == "qwen3"
+    is_qwen3 = config.model_type in ("qwen3", BIDIRECTIONAL)
+    if config.model_type == BIDIRECTIONAL:
+        config = config.model_copy(update={"is_causal": False})
     if is_qwen3 and config.head_dim is None:
         config = config.model_copy(update={"head_dim": QWEN3_HEAD_SIZE})
     qk_norm = QkNorm(Norm(NormKind.RMS, config.rms_norm_eps), QkNormScope.HEAD) if is_qwen3 else None

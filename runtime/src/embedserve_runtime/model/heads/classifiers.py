@@ -43,6 +43,22 @@ def _describe_in_classifier(source: HeadSource, labels: int) -> Shape:
     )
 
 
+def _describe_electra(source: HeadSource, labels: int) -> Shape:
+    return Pooling.CLS, (
+        source.describe_square_layer(Activation.GELU, "classifier.dense"),  # GELU whatever hidden_act says
+        describe_layer(source.hidden, labels, "classifier.out_proj"),
+    )
+
+
+def _describe_albert(source: HeadSource, labels: int) -> Shape:
+    """The pooler is a product of its own, without BERT's `dense`."""
+    names = [f"{prefix}pooler" for prefix in source.encoder.parameter_names.prefixes]
+    return Pooling.CLS, (
+        source.describe_square_layer(Activation.TANH, *names),
+        describe_layer(source.hidden, labels, "classifier"),
+    )
+
+
 def _describe_distilbert(source: HeadSource, labels: int) -> Shape:
     return Pooling.CLS, (
         source.describe_square_layer(Activation.RELU, "pre_classifier"),
@@ -85,13 +101,16 @@ def _describe_decoder(source: HeadSource, labels: int) -> Shape:
 
 CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType(
     {
+        "Albert": _describe_albert,
         "Bert": _describe_with_pooler,
         "Camembert": _describe_in_classifier,
         "DebertaV2": _describe_deberta,
         "DistilBert": _describe_distilbert,
+        "Electra": _describe_electra,
         "Gemma3Text": _describe_decoder,
         "Gte": _describe_with_pooler,
         "JinaBert": _describe_with_pooler,
+        "JinaEmbeddingsV3": _describe_in_classifier,
         "Llama": _describe_decoder,
         "MPNet": _describe_in_classifier,
         "Mistral": _describe_decoder,

@@ -76,6 +76,8 @@ def find_fused_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
     reason = find_triton_obstacle(device)
     if reason is None and dtype not in {torch.float16, torch.bfloat16}:
         reason = f"the fused kernels are for 16 bit, not {dtype}"
+    if reason is None and encoder.embeddings.norm_first:
+        reason = "the fused kernels have no norm before the projection of the embeddings"
     return reason or next(filter(None, map(_find_layer_obstacle, encoder.layers)), None)
 
 

@@ -1,0 +1,114 @@
+"""Writes docs/census.md: `python -m tests.census.page`. What the page says of a repository, the runtime says of a small
+folder of its kind; a test finds the page stale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.census.kinds import Verdict, build_kind, judge_kind
+from tests.census.repositories import (
+    MAX_PARAMETERS_ON_CPU_M,
+    Kind,
+    Repository,
+    list_kinds,
+    read_repositories,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "census.md"
+
+
+class Outcome(StrEnum):
+    """The one word for a row."""
+
+    EXACT = "exact"
+    GPU = "exact, needs a GPU"
+    EXPORT = "by `convert`"
+    REFUSED = "refused"
+    WRONG = "taken for something else"
+    UNKNOWN = "unknown"
+
+
+MEANINGS: Mapping[Outcome, str] = {
+    Outcome.EXACT: "served; on both engines equal to the loader that its authors recommend, within 1e-4 in float32",
+    Outcome.GPU: f"the same, and more than {MAX_PARAMETERS_ON_CPU_M:,} million parameters (16 GB in float32)",
+    Outcome.EXPORT: "refused, unless [`embedserve convert`](conversion.md) exports it with torch and transformers",
+    Outcome.REFUSED: "refused at the start, with the words of the table",
+    Outcome.WRONG: "served, as something that it is not: set `model.task`, or do not serve it",
+    Outcome.UNKNOWN: "nobody who made the table knows its model type",
+}
+TASKS = {
+    "dense": "Dense vectors",
+    "several": "Several outputs",
+    "rerank": "Rerankers",
+    "sparse": "Sparse vectors",
+    "late-interaction": "A vector for each token",
+    "static": "Tables",
+}
+HEAD = """\
+# Repositories
+
+<!-- Written by `python -m tests.census.page`; the rows are in tests/census/repositories.csv. -->
+
+What becomes of {count} repositories that people serve. None of them was loaded for this table: for each *kind* of
+repository (its task, its encoder, what stands behind the encoder) the tests write a small folder with the same files,
+keys and shapes and random weights, the runtime reads it as at a start, and where it is served both engines are compared
+with the loader that its authors recommend. `make census-online` does the same with the repositories themselves.
+
+| | repositories | |
+|---|---|---|
+"""
+NOTE = """
+A name in *italics*: its model type is from memory, nobody has read it in the repository. Beside the name: the kind.
+"""
+
+
+def judge_kinds() -> Mapping[Kind, Verdict]:
+    """Build every kind and read it."""
+    verdicts = {}
+    for kind in list_kinds():
+        with TemporaryDirectory() as folder:
+            verdicts[kind] = judge_kind(build_kind(kind, Path(folder)))
+    return verdicts
+
+
+def choose_outcome(repository: Repository, verdict: Verdict) -> Outcome:
+    if repository.kind.encoder == "unknown":
+        return Outcome.UNKNOWN
+    if verdict.refusal:
+        return Outcome.EXPORT if verdict.can_be_exported else Outcome.REFUSED
+    if verdict.taken_for:
+        return Outcome.WRONG
+    return Outcome.GPU if repository.needs_gpu else Outcome.EXACT
+
+
+def render(verdicts: Mapping[Kind, Verdict]) -> str:
+    """The page."""
+    repositories = read_repositories()
+    outcomes = {one.name: choose_outcome(one, verdicts[one.kind]) for one in repositories}
+    counts = Counter(outcomes.values())
+    page = HEAD.format(count=len(repositories))
+    page += "".join(
+        f"| {outcome} | {counts[outcome]} | {MEANINGS[outcome]} |\n" for outcome in Outcome if counts[outcome]
+    )
+    page += NOTE
+    for task, title in TASKS.items():
+        page += f"\n## {title}\n\n| repository | kind | | words |\n|---|---|---|---|\n"
+        for one in repositories:
+            if one.kind.task == task:
+                page += _render_row(one, outcomes[one.name], verdicts[one.kind])
+    return page
+
+
+def _render_row(repository: Repository, outcome: Outcome, verdict: Verdict) -> str:
+    name = repository.name if repository.is_confirmed else f"*{repository.name}*"
+    kind = f"{repository.kind.encoder}, {repository.kind.behind}"
+    words = verdict.refusal or (f"taken for: {verdict.taken_for}" if verdict.taken_for else "")
+    return f"| {name} | {kind} | {outcome} | {words.replace('|', '/')} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(judge_kinds()))
