@@ -11,7 +11,7 @@ from embedserve_operator.manifests.metadata import REVISION_LABEL
 from embedserve_operator.state.pods import PodReplies, SelfCheckResult
 from tests.operator.builders import REPORT, Cluster, hub_spec, resource
 
-SPACE = REPORT["vectorSpace"]
+SPACE = str(REPORT["vectorSpace"])
 BLUE_GREEN: dict[str, Any] = {"rollout": {"onPrecisionChange": "BlueGreen"}}
 BEFORE: dict[str, Any] = {"model": {"precision": "float32"}}
 
@@ -42,7 +42,7 @@ def selected_revisions(cluster: Cluster) -> set[str | None]:
 def test_what_computes_the_vectors_is_part_of_the_revision_where_the_manifest_says_so(
     then: dict[str, Any], is_beside: bool, policy: str
 ) -> None:
-    rollout = {"rollout": {"onPrecisionChange": policy}}
+    rollout: dict[str, Any] = {"rollout": {"onPrecisionChange": policy}}
     cluster = Cluster()
     first, second = (cluster.revision(hub_spec(**spec, **rollout)) for spec in (BEFORE, then))
     assert (first != second) is (is_beside and policy == "BlueGreen")

@@ -81,8 +81,8 @@ def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> E
         return f"it does not go with the model that is served: {describe_problems(error)}"
     if compute_revision(found) != deployment.revision:
         return (
-            "another version of the operator has declared the model that is served, or spec.rollout.onPrecisionChange is "
-            "BlueGreen and its precision or engine changes too"
+            "another version of the operator has declared the model that is served, or its precision or engine changes "
+            "too and spec.rollout.onPrecisionChange is BlueGreen"
         )
     return found
 
