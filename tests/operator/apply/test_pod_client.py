@@ -58,6 +58,12 @@ ANSWERS = [
         id="sound",
     ),
     pytest.param(
+        {"vector_space": SPACE, "compute": "int8@1f0c54d0a9e2", "dimensions": 384, "problems": []},
+        200,
+        SelfCheckResult(SPACE, 384, "", "int8@1f0c54d0a9e2"),
+        id="sound, with what computes it",
+    ),
+    pytest.param(
         {"vector_space": SPACE, "dimensions": 384, "problems": ["one", "two"]},
         503,
         SelfCheckResult(SPACE, 384, "one; two"),

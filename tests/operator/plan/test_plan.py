@@ -77,7 +77,6 @@ def test_model_and_space_stay_said_while_the_only_pod_is_replaced() -> None:
         pytest.param({"resources": {"limits": {"memory": "2Gi"}}}, id="resources"),
         pytest.param({"batching": {"maxBatchTokens": 100}}, id="batching"),
         pytest.param({"servedModelName": "other"}, id="the served name"),
-        pytest.param({"prompts": {"unused": "x: "}}, id="a prompt that is not the default"),
         pytest.param({"model": {"maxLength": 128}}, id="the length limit"),
     ],
 )

@@ -18,6 +18,10 @@ class RolloutSettings(Model):
     """BlueGreen brings the new model up beside the old one, and switches when all of it is ready. Refuse changes
     nothing and says so. InPlace stops the old model first, for clusters that have no room for both: nothing is
     answered until the new one is ready."""
+    on_precision_change: Literal["Rolling", "BlueGreen"] = "Rolling"
+    """What happens when `model.precision`, `onnx`, `engine` or `hardware.class` change and the vector space stays.
+    Rolling replaces the pods one after another: meanwhile clients get vectors of both, as near to each other as
+    status.conversion says. BlueGreen brings the new pods up beside the old ones, and switches when all are ready."""
     keep_previous: Annotated[
         str,
         Field(max_length=20),

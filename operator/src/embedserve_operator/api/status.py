@@ -65,6 +65,9 @@ class VectorSpace(Model):
 
     id: str | None = None
     """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
+    compute: Annotated[tuple[str, ...], Field(max_length=10)] | None = None
+    """What computes the vectors, as the pods report it: float32, bfloat16, float16, fp8, or with the digest of a
+    converted file int8@1f0c54d0a9e2. Several while pods are replaced; absent while none has reported it."""
     dimensions: int | None = None
     """Length of a vector."""
     outputs: Outputs = ()

@@ -181,6 +181,7 @@ class _SelfCheckAnswer(View):
     """Holds what a pod answers when it proves its vectors."""
 
     vector_space: Text = Field(alias="vector_space")
+    compute: Text
     dimensions: Count
     problems: Items[Any]
     error: Text
@@ -190,7 +191,7 @@ def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
     found = _SelfCheckAnswer.parse_json(answer)
     space, dimensions = found.vector_space or None, found.dimensions or None
     if status == HTTPStatus.OK and space is not None:
-        return SelfCheckResult(space, dimensions, "")
+        return SelfCheckResult(space, dimensions, "", found.compute or None)
     if found.problems:
         problem = "; ".join(map(str, found.problems))
     elif status == 0:

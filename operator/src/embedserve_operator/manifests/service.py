@@ -10,6 +10,7 @@ from __future__ import annotations
 from embedserve_operator.api.network import ServiceSettings
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.metadata import (
+    REVISION_LABEL,
     SCRAPE_LABEL,
     SERVICE_LABEL,
     SPACE_LABEL,
@@ -56,14 +57,22 @@ def _build_ports(grpc_port: int | None, *, http: str, grpc: str) -> list[Manifes
 
 
 def build_space_service(
-    resource: Resource, settings: ServiceSettings, space: str, *, is_current: bool
+    resource: Resource,
+    settings: ServiceSettings,
+    space: str,
+    *,
+    is_current: bool,
+    revision: str | None = None,
 ) -> Manifest:
     """Return the Service with the name of a vector space.
 
-    `is_current` says that the Service of the resource leads to the same pods.
+    `is_current` says that the Service of the resource leads to the same pods. `revision` is the only one that it
+    leads to; None for all that make the space.
     """
     fields = {key: value for key, value in settings.as_wire().items() if key in _SHARED_FIELDS}
     pods = {SERVICE_LABEL: resource.key.name, SPACE_LABEL: space}
+    if revision is not None:
+        pods[REVISION_LABEL] = revision
     ports = _build_ports(settings.grpc_port, http="pinned", grpc="pinned-grpc")
     spec = {**fields, "selector": pods, "ports": ports}
     made = _build_service(resource, space_name(resource, space), space, spec)

@@ -34,6 +34,8 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
         preparation.can_serve or observed.find_deployment(rollout.desired) is not None
     )
     serving = evaluation.serving
+    # Two revisions can make one space then, and only one of them is to be served.
+    is_unmixed = spec.rollout.on_precision_change == "BlueGreen"
     found = (
         *preparation.children,
         build.config_map,
@@ -42,7 +44,13 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
         *((serving.config_map, serving.deployment) if serving is not None else ()),
         build.deployment if preparation.can_serve else None,
         *(
-            build_space_service(resource, spec.service, space, is_current=space == rollout.space)
+            build_space_service(
+                resource,
+                spec.service,
+                space,
+                is_current=space == rollout.space,
+                revision=rollout.serving if is_unmixed and space == rollout.space else None,
+            )
             for space in _find_spaces_with_pods(rollout)
         ),
         build_service(resource, spec.service, rollout.serving, rollout.space),

@@ -45,14 +45,23 @@ def _has_several_models(observed: ObservedState, rollout: Rollout) -> bool:
 def plan_self_checks(
     observed: ObservedState, rollout: Rollout, desired: DesiredRevision
 ) -> tuple[SelfCheckRequest, ...]:
-    """Return the pods that have to prove their vectors before they take over."""
+    """Return the pods that have to prove their vectors before they take over, and of those that serve one of each
+    template that has not said what computes them.
+    """
     if not rollout.is_waiting:
-        return ()
+        return _plan_first_checks(observed, rollout.serving)
     return tuple(
         SelfCheckRequest(pod)
         for pod in find_candidates(observed, desired)
         if pod.address and (pod.self_check is None or pod.self_check.problem)
     )
+
+
+def _plan_first_checks(observed: ObservedState, serving: str) -> tuple[SelfCheckRequest, ...]:
+    pods = [pod for pod in observed.list_pods(serving) if pod.phase == "Ready" and pod.address]
+    asked = {pod.template_hash for pod in pods if pod.self_check is not None}
+    first = {pod.template_hash: pod for pod in reversed(pods) if pod.template_hash not in asked}
+    return tuple(SelfCheckRequest(pod) for pod in first.values())
 
 
 def plan_pod_labels(observed: ObservedState) -> tuple[PodLabel, ...]:

@@ -32,7 +32,7 @@ from embedserve_operator.plan.model_volume import (
     is_conversion_required,
     is_converted,
 )
-from embedserve_operator.plan.revision import collect_revision_inputs, compute_revision
+from embedserve_operator.plan.revision import collect_model_inputs, compute_revision
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.jobs import JobState, JobTask
@@ -192,7 +192,7 @@ def _plan_fetch(inputs: _JobInputs) -> _PlannedJob:
     return _plan_job(
         inputs,
         "fetch",
-        identity={"claim": inputs.place, "model": collect_revision_inputs(spec)},
+        identity={"claim": inputs.place, "model": collect_model_inputs(spec)},
         content=build_fetch_yaml(spec, settings, converts=is_converted(spec, settings)),
         stale_since=_find_loss_time(inputs.observed, compute_revision(spec)),
     )
@@ -220,7 +220,7 @@ def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
     identity = {
         "claim": inputs.place,
         "fetched": fetch.digest or fetch.revision,
-        "model": collect_revision_inputs(spec),
+        "model": collect_model_inputs(spec),
         "onnx": spec.onnx.as_wire() if spec.onnx is not None else {},
         "class": spec.hardware.class_,
         "image": find_image(spec, inputs.settings).reference,

@@ -3,7 +3,7 @@ vectors.
 
 Two specs with the same revision make vectors that may be compared. Replicas, resources, batching, the
 length limit, the served name and the token change pods inside one Deployment; another revision gets a
-Deployment of its own.
+Deployment of its own. What computes the vectors is part of it where `spec.rollout.onPrecisionChange` says so.
 """
 
 from __future__ import annotations
@@ -22,6 +22,20 @@ def compute_revision(spec: EmbeddingServiceSpec) -> str:
 
 def collect_revision_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
     """Return the values that the revision is the hash of."""
+    inputs = collect_model_inputs(spec)
+    if spec.rollout.on_precision_change == "Rolling":
+        return inputs
+    conversion = {} if spec.onnx is None else spec.onnx.as_wire()
+    return {
+        **inputs,
+        "compute": [spec.model.precision, spec.engine, spec.hardware.class_],
+        # Files for other programs change nothing that is served.
+        "conversion": [f"{key}={conversion[key]}" for key in sorted(conversion) if key != "outputs"],
+    }
+
+
+def collect_model_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
+    """Return the values that declare the model and its vectors, whatever computes them."""
     return {
         "source": _collect_source(spec.model.source),
         # Defaults are left out, so that revisions from before these fields existed do not change.
@@ -30,9 +44,16 @@ def collect_revision_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
         **({} if spec.model.task == "auto" else {"task": spec.model.task}),
         "pooling": spec.model.pooling,
         "dimensions": spec.model.dimensions,
-        # Only the default prompt shapes the vectors of a plain request; other prompts are asked for by name.
         "prompt": [spec.prompt_name, (spec.prompts or {}).get(spec.prompt_name or "")],
+        # One of these may stand in the place of a prompt of the model, which its vector space covers.
+        **({"prompts": others} if (others := _collect_other_prompts(spec)) else {}),
     }
+
+
+def _collect_other_prompts(spec: EmbeddingServiceSpec) -> list[str]:
+    """Return the prompts of the service but for the default one, as `name=text`."""
+    prompts = spec.prompts or {}
+    return [f"{name}={prompts[name]}" for name in sorted(prompts) if name != spec.prompt_name]
 
 
 def _collect_source(source: ModelSource) -> list[str]:

@@ -80,7 +80,10 @@ def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> E
     except ValidationError as error:
         return f"it does not go with the model that is served: {describe_problems(error)}"
     if compute_revision(found) != deployment.revision:
-        return "another version of the operator has declared the model that is served"
+        return (
+            "another version of the operator has declared the model that is served, or its precision or engine changes "
+            "too and spec.rollout.onPrecisionChange is BlueGreen"
+        )
     return found
 
 

@@ -20,6 +20,7 @@ from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
     RetainedRevision,
+    find_compute,
     find_dimensions,
     find_model_report,
 )
@@ -114,8 +115,12 @@ def _build_vector_space(observed: ObservedState, rollout: Rollout) -> VectorSpac
     outputs = report.outputs if report is not None else ()
     if not outputs and published is not None and same:
         outputs = published.outputs
+    compute = find_compute(observed, rollout.serving) or None
+    if compute is None and published is not None and same and published.revision == rollout.serving:
+        compute = published.compute
     return VectorSpace(
         id=space,
+        compute=compute,
         dimensions=published.dimensions
         if dimensions is None and published is not None and same
         else dimensions,

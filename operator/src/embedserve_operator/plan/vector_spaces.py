@@ -19,6 +19,7 @@ from embedserve_operator.state.pods import PodState
 
 MAX_PREVIOUS_SPACES = 10
 MAX_RETAINED_REVISIONS = 3
+MAX_COMPUTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,13 @@ def find_dimensions(observed: ObservedState, revision: str) -> int | None:
             return pod.self_check.dimensions
     report = find_model_report(observed, revision)
     return report.dimensions if report is not None else None
+
+
+def find_compute(observed: ObservedState, revision: str) -> tuple[str, ...]:
+    """Return what computes the vectors of a revision, as its pods report it, each one once."""
+    checks = [pod.self_check for pod in observed.list_pods(revision) if pod.phase == "Ready"]
+    found = {check.compute for check in checks if check is not None and check.compute is not None}
+    return tuple(sorted(found))[:MAX_COMPUTES]
 
 
 def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:

@@ -18,6 +18,8 @@ class SelfCheckResult:
     dimensions: int | None
     problem: str
     """Why the pod did not pass; empty when it did."""
+    compute: str | None = None
+    """What computes the vectors of the pod; None where it did not say it."""
 
 
 @dataclass(frozen=True, slots=True)
