@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.static import Rows
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.loops.mean_pooling import means
 
 TOKENS, ROWS, DIMENSIONS, UNKNOWN = 40, 11, 19, 7
 LENGTHS = (0, 1, 2, 3, 4, 5, 8, 9, 31)
@@ -43,12 +42,11 @@ def texts() -> tuple[Int32Array, Int32Array]:
     return ids, np.cumsum([0, *LENGTHS], dtype=np.int32)
 
 
-def by_loop(tensors: Tensors) -> FloatArray:
+def counted_texts() -> tuple[Int32Array, Int32Array]:
+    """The ids that count, and where each text begins and ends among them."""
     ids, bounds = texts()
-    rows = Rows.build(tensors)
-    into = np.empty((len(LENGTHS), DIMENSIONS), dtype=np.float32)
-    assert means(ids, bounds, rows.table, rows.mapping, rows.weights, TOKENS, UNKNOWN, into) == -1
-    return into
+    counts = (ids < TOKENS) & (ids != UNKNOWN)
+    return ids[counts], np.array([counts[:bound].sum() for bound in bounds], dtype=np.int32)
 
 
 def by_numpy(tensors: Tensors) -> FloatArray:
@@ -69,7 +67,9 @@ def by_numpy(tensors: Tensors) -> FloatArray:
 @pytest.mark.parametrize(("table", "weights"), PRODUCTS)
 def test_means_are_those_of_numpy(table: str, weights: str | None, *, mapped: bool) -> None:
     tensors = tensors_of(table, weights, mapped=mapped)
-    np.testing.assert_array_equal(by_loop(tensors), by_numpy(tensors))
+    got = Rows.build(tensors).compute_means(*counted_texts())
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, by_numpy(tensors))
 
 
 def test_dtypes_that_have_no_product_are_refused_by_name() -> None:
@@ -83,25 +83,12 @@ def test_a_token_alone_has_its_row(table: str, weights: str | None) -> None:
     tensors = tensors_of(table, weights, mapped=True)
     ids = np.arange(TOKENS, dtype=np.int32)
     rows = Rows.build(tensors)
-    into = np.empty((TOKENS, DIMENSIONS), dtype=np.float32)
-    means(
-        ids, np.arange(TOKENS + 1, dtype=np.int32), rows.table, rows.mapping, rows.weights, TOKENS, -1, into
-    )
-    np.testing.assert_array_equal(rows.look_up(ids), into)
+    means = rows.compute_means(ids, np.arange(TOKENS + 1, dtype=np.int32))
+    np.testing.assert_array_equal(rows.look_up(ids), means)
 
 
 def test_every_number_of_float16_is_read() -> None:
     table = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(2**10, 64)
-    rows = Rows.build({"embeddings": table})
     ids, bounds = np.arange(2**10, dtype=np.int32), np.arange(2**10 + 1, dtype=np.int32)
-    into = np.empty(table.shape, dtype=np.float32)
-    means(ids, bounds, rows.table, rows.mapping, rows.weights, 2**10, -1, into)
-    np.testing.assert_array_equal(into, table.astype(np.float32))
-    np.testing.assert_array_equal(np.signbit(into), np.signbit(table))
-
-
-def test_a_negative_id_is_told_and_nothing_read_for_it() -> None:
-    rows = Rows.build(tensors_of("float32", None, mapped=False))
-    ids, into = np.array([1, -1, 2], dtype=np.int32), np.empty((1, DIMENSIONS), dtype=np.float32)
-    bounds = np.array([0, 3], dtype=np.int32)
-    assert means(ids, bounds, rows.table, rows.mapping, rows.weights, TOKENS, UNKNOWN, into) == 1
+    means = Rows.build({"embeddings": table}).compute_means(ids, bounds)
+    np.testing.assert_array_equal(means, table.astype(np.float32))

@@ -27,6 +27,7 @@ from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
+    EngineFailure,
     InputTooLong,
     ModelFileMissing,
     ModelInvalid,
@@ -157,6 +158,13 @@ def test_a_text_gets_the_same_bits_alone_and_in_a_batch(tmp_path: Path) -> None:
     runner = runner_of(tmp_path)
     together = vectors_of(runner, TEXTS)
     np.testing.assert_array_equal(np.concatenate([vectors_of(runner, [text]) for text in TEXTS]), together)
+
+
+def test_a_negative_id_is_refused_by_its_place(tmp_path: Path) -> None:
+    Saved().save(tmp_path)
+    batch = PackedBatch.pack([np.array([1, 2], dtype=np.int32), np.array([3, -1], dtype=np.int32)])
+    with pytest.raises(EngineFailure, match="batch of 4 tokens has a negative token id at 3"):
+        runner_of(tmp_path).run(batch, Output.DENSE)
 
 
 def test_hidden_states_are_the_rows_and_zeros_for_what_takes_no_part(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from embedserve_runtime.errors import InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
+from embedserve_runtime.tokenizing.word_tokenizer import MIN_FLAT_TEXTS
 from tests.support.tiny_models import (
     CLS,
     SEP,
@@ -96,8 +97,10 @@ def test_a_special_token_that_no_text_needs_refuses_only_a_text_that_writes_it_o
         f"input 1 writes out the special token {ROWS}, and the model has word embeddings for {ROWS} tokens"
     )
     for one in (tokenizer, tokenizer.with_max_length(16)):
-        with pytest.raises(InvalidInput, match=message):
-            one.encode(["hello", text], "", CUT)
+        # Few texts are arrays of their own, many are one.
+        for others in ([], ["hello"] * MIN_FLAT_TEXTS):
+            with pytest.raises(InvalidInput, match=message):
+                one.encode(["hello", text, *others], "", CUT)
         with pytest.raises(InvalidInput, match=message):
             one.encode_pairs([*PAIR, ("hello", text)], CUT)
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from embedserve_runtime.tokenizing import word_tokenizer
-from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
+from benchmarks.docstrings import paragraphs
+from embedserve_runtime.engines.base import FlatTokens
+from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules, word_tokenizer
+from embedserve_runtime.tokenizing.table_texts import TableTexts
+from embedserve_runtime.tokenizing.word_tokenizer import MIN_FLAT_TEXTS, WordTokenizer
+from tests.runtime.tokenizing import word_kinds
 from tests.runtime.tokenizing.kinds import ODD, SCRIPTS, saved
+from tests.support.models import minilm_folder, model2vec_folder
 
 BY_WORDS = ["minilm", "bert", "xlm-roberta"]
 WHOLE = ["roberta", "modernbert", "deberta", "qwen", "gemma"]
 
 
 def words_of(tokenizer: Tokenizer) -> WordTokenizer | None:
-    return WordTokenizer.build(tokenizer, json.loads(tokenizer.to_str()), compiled=False)
+    return WordTokenizer.build(tokenizer, json.loads(tokenizer.to_str()))
 
 
 @cache
@@ -59,6 +67,94 @@ def test_ids_are_those_of_the_whole_text_when_words_are_new_and_when_they_are_kn
     for _ in range(2):
         got = table.encode(text)
         assert got is None or got.tolist() == want
+
+
+REQUEST = st.lists(
+    st.lists(
+        st.one_of(
+            word_kinds.WORD,
+            st.text("ab", min_size=1, max_size=40),
+            st.text("aáÁＡｂ½ǆ的가а\u00a0\u00ad\u3000\x01▁<pdÅ", min_size=1, max_size=8),
+            st.sampled_from([" ", "\n", "\t ", "\r\n", "\x00", "\x0b", "\x1c", "\u2028", "\U0001f600"]),
+            st.sampled_from([*SCRIPTS.values()]),
+        )
+    ).map(" ".join),
+    min_size=1,
+    max_size=2 * MIN_FLAT_TEXTS,
+)
+
+
+def check_texts(words: WordTokenizer, tokenizer: Tokenizer, texts: list[str]) -> int:
+    """Compare the ids of each text with the library's; return how many texts are left to it."""
+    found = words.encode_all(texts, b"", b"")
+    for text, ids in zip(texts, found, strict=True):
+        assert ids is None or ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
+        assert ids is not None or not text.isascii()
+    return sum(ids is None for ids in found)
+
+
+@pytest.mark.parametrize("kind", word_kinds.KINDS)
+def test_ids_of_a_request_are_those_of_each_text(kind: str) -> None:
+    tokenizer = word_kinds.KINDS[kind]()
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    words = words_of(tokenizer)
+    assert words is not None
+
+    @settings(max_examples=80, deadline=None)
+    @given(texts=REQUEST)
+    def as_the_tokenizer(texts: list[str]) -> None:
+        check_texts(words, tokenizer, texts)
+
+    as_the_tokenizer()
+
+
+@cache
+def pretrained(folder: Callable[[], Path]) -> tuple[WordTokenizer, Tokenizer]:
+    tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    words = words_of(tokenizer)
+    assert words is not None
+    return words, tokenizer
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", [minilm_folder, model2vec_folder], ids=["WordPiece", "Unigram"])
+def test_so_are_those_of_all_paragraphs_of_the_standard_library(folder: Callable[[], Path]) -> None:
+    texts = paragraphs()
+    assert check_texts(*pretrained(folder), texts) < len(texts) / 1_000
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", [minilm_folder, model2vec_folder], ids=["WordPiece", "Unigram"])
+def test_so_are_those_of_every_character_of_the_first_plane(folder: Callable[[], Path]) -> None:
+    characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
+    check_texts(*pretrained(folder), [f"a{one}b {one}{one}" for one in characters])
+
+
+@pytest.mark.parametrize("more", [0, MIN_FLAT_TEXTS], ids=["few", "many"])
+def test_special_tokens_stand_around_each_text_and_the_arrays_can_be_written_where_there_are_many(
+    more: int,
+) -> None:
+    words = words_of(word_kinds.KINDS["small letters"]())
+    assert words is not None
+    head, tail = (np.array([number], dtype=np.int32).tobytes() for number in (7, 8))
+    found = words.encode_all(["a ab", " ", "[UNK]", "b", *["a"] * more], head, tail)
+    want = [[7, 1, 3, 8], [7, 8], [7, 0, 8], [7, 2, 8], *[[7, 1, 8]] * more]
+    assert [ids.tolist() for ids in found if ids is not None] == want
+    assert not more or (isinstance(found, FlatTokens) and found.token_ids.flags.writeable)
+
+
+def test_texts_of_a_request_that_are_long_or_left_to_the_library_are_read_as_they_are_alone() -> None:
+    texts = ["a ab b. " * count for count in (1, 30, 3)] + ["b café", " ", "ab", "[UNK] a", "e\u0301"] * 4
+    table = TableTexts(empty_text_id=16)
+    tokenizer = TextTokenizer(word_kinds.KINDS["small letters"](), 20, 16, table=table)
+    rules = TruncationRules(truncate=True)
+    together = tokenizer.encode(texts, "a ", rules)
+    assert [ids.tolist() for ids in together] == [
+        ids.tolist() for text in texts for ids in tokenizer.encode([text], "a ", rules)
+    ]
 
 
 @pytest.mark.parametrize("kind", BY_WORDS)

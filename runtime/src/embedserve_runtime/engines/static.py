@@ -5,32 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import BoolArray, EngineFacts, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 
-# Dtypes of tables that the loop reads as they are stored.
-STORED = ("float32", "float64", "int8", "float16")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """A table as the loop reads it; of all arrays it has been made sure that nobody writes them.
+    """A table as it is stored; of all arrays it has been made sure that nobody writes them.
 
-    table: (rows, dimensions), float16 as its bits. mapping: int64, the row of each token, empty where it is the token.
-    weights: the factor of each token, in the dtype in which rows are added, empty where there is none.
+    table: (rows, dimensions). mapping: the row of each token, None where it is the token. weights: the factor of each
+    token, None where there is none. added: the dtype in which rows are added.
     """
 
     table: NDArray[Any]
-    mapping: NDArray[np.int64]
-    weights: NDArray[Any]
+    mapping: NDArray[np.intp] | None
+    weights: NDArray[Any] | None
+    added: np.dtype[Any]
 
     @classmethod
     def build(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
@@ -41,28 +40,45 @@ class Rows:
         """
         table, mapping, weights = tensors["embeddings"], tensors.get("mapping"), tensors.get("weights")
         product = table.dtype if weights is None else _find_product_dtype(table.dtype, weights.dtype)
-        added = np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32)
-        if table.dtype.name not in STORED or (weights is not None and product != added):
-            table = table if mapping is None else table[mapping]
-            table = (table if weights is None else table * weights[:, None]).astype(added)
-            mapping = weights = None
         return cls(
-            _copy_read_only(table.view(np.uint16) if table.dtype == np.float16 else table),
-            _copy_read_only(
-                np.zeros(0, dtype=np.int64) if mapping is None else mapping.astype(np.int64, copy=False)
-            ),
-            _copy_read_only(
-                np.zeros(0, dtype=added) if weights is None else weights.astype(added, copy=False)
-            ),
+            _copy_read_only(table),
+            None if mapping is None else _copy_read_only(mapping.astype(np.intp, copy=False)),
+            None if weights is None else _copy_read_only(weights),
+            np.dtype(np.float64 if product.kind in "iu" or product == np.float64 else np.float32),
         )
 
     def look_up(self, ids: Int32Array) -> FloatArray:
-        """A row for each, weighted: (tokens, dimensions)."""
-        table = self.table.view(np.float16) if self.table.dtype == np.uint16 else self.table
-        rows = table[self.mapping[ids] if len(self.mapping) else ids]
-        if len(self.weights):
-            rows = rows.astype(self.weights.dtype) * self.weights[ids][:, None]
-        return rows.astype(np.float32)
+        """Return the weighted row of each id: float32, (tokens, dimensions)."""
+        return self._read(*self._locate(ids)).astype(np.float32, copy=False)
+
+    def compute_means(self, ids: Int32Array, bounds: NDArray[np.integer]) -> FloatArray:
+        """Average the weighted rows of each text, which are added in the order of its ids as numpy's `mean` does it:
+        float32, (texts, dimensions), zeros for a text without ids.
+
+        bounds: (texts + 1,), text i is ids[bounds[i]:bounds[i + 1]].
+        """
+        places, factors = self._locate(ids)
+        sums = np.zeros((len(bounds) - 1, self.table.shape[1]), dtype=self.added)
+        # One text after another: its rows stay in the processor's cache, as those of a batch would not. Rows that are
+        # not finite give means that are not, without a warning.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for total, (start, stop) in zip(sums, pairwise(bounds.tolist()), strict=True):
+                if start < stop:
+                    rows = self._read(places[start:stop], None if factors is None else factors[start:stop])
+                    np.add.reduce(rows, axis=0, out=total)
+        counts = np.maximum(np.diff(bounds), 1).astype(self.added)
+        means: FloatArray = (sums / counts[:, None]).astype(np.float32, copy=False)
+        return means
+
+    def _locate(self, ids: Int32Array) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
+        """Return the row of each id, and its factor: (tokens, 1), None where there is none."""
+        places = ids.astype(np.intp) if self.mapping is None else self.mapping.take(ids)
+        return places, None if self.weights is None else self.weights.take(ids)[:, None]
+
+    def _read(self, places: NDArray[np.intp], factors: NDArray[Any] | None) -> NDArray[Any]:
+        """Return weighted rows in the dtype in which they are added."""
+        rows = self.table.take(places, axis=0)
+        return (rows if factors is None else rows * factors).astype(self.added, copy=False)
 
 
 def _find_product_dtype(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtype[Any]:
@@ -100,10 +116,6 @@ class StaticRunner:
     ) -> None:
         """tensors: as `read_table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
         dimensions)."""
-        # Imported here: numba is for static models only.
-        from embedserve_runtime.loops.mean_pooling import means
-
-        self._means = means
         self._card = card
         self._finish = finish
         self._vocabulary = table.vocabulary
@@ -117,26 +129,20 @@ class StaticRunner:
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         """Dense: the mean of the rows that count, zeros where none does. Hidden: each token's row, zeros for those
         that do not count. Raises EngineFailure for a negative id."""
-        means = np.empty((len(batch.cu_seqlens) - 1, self._rows.table.shape[1]), dtype=np.float32)
-        wrong = self._means(
-            batch.token_ids,
-            batch.cu_seqlens,
-            self._rows.table,
-            self._rows.mapping,
-            self._rows.weights,
-            self._vocabulary,
-            self._unknown,
-            means,
-        )
-        if wrong >= 0:
+        ids = batch.token_ids
+        if len(ids) and ids.min() < 0:
+            wrong = int(np.argmax(ids < 0))
             raise EngineFailure(f"a batch of {batch.tokens} tokens has a negative token id at {wrong}")
+        counts = (ids < self._vocabulary) & (ids != self._unknown)
+        bounds = np.concatenate(([0], np.cumsum(counts)))[batch.cu_seqlens]
+        means = self._rows.compute_means(ids[counts], bounds)
         return Results(
             dense=self._finish(means) if Output.DENSE in wanted else None,
-            hidden=self._list_token_states(batch) if Output.HIDDEN in wanted else None,
+            hidden=self._list_token_states(batch, counts) if Output.HIDDEN in wanted else None,
         )
 
-    def _list_token_states(self, batch: PackedBatch) -> list[FloatArray]:
-        counts = (batch.token_ids < self._vocabulary) & (batch.token_ids != self._unknown)
+    def _list_token_states(self, batch: PackedBatch, counts: BoolArray) -> list[FloatArray]:
+        """counts: of each token, whether it counts."""
         hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
         hidden[counts] = self._rows.look_up(batch.token_ids[counts])
         return np.split(hidden, batch.cu_seqlens[1:-1])

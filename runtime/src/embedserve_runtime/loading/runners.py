@@ -21,7 +21,6 @@ from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.loading.assembly import build_runners, load_heads, open_bundled_runner
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
-from embedserve_runtime.loops import compile_loops
 from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
@@ -65,8 +64,6 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         return [open_bundled_runner(card, card.body, tensors, config.engine)]
     if is_table(card):
         check_static(config.engine)
-    if any(isinstance(route.body, StaticTable) for route in _list_routed_cards(card)):
-        compile_loops()
     hides, converted = card.has_attention_mask, _load_variant(card, config)
     with _use_stored_kernels(card, config):
         settings, parity = _settle_precision(card, tensors, config.engine)

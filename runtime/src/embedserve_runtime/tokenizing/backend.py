@@ -146,18 +146,15 @@ class TokenizedText(Struct, frozen=True, eq=False):
 class TokenizerBackend:
     """One tokenizer of the library, shared by all threads."""
 
-    def __init__(self, tokenizer: Tokenizer, max_length: int, *, compiled: bool) -> None:
-        """Take ownership of the tokenizer, which must not be changed afterwards.
-
-        compiled: whether to compile a tokenizer for many texts at a time. Raises ModelInvalid.
-        """
+    def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
+        """Take ownership of the tokenizer, which must not be changed afterwards. Raises ModelInvalid."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self.tokenizer = tokenizer
         self.head, self.tail = read_special_tokens(tokenizer)
         self._special_token_bytes = self.head.tobytes(), self.tail.tobytes()
         tokenizer_json = json.loads(tokenizer.to_str())
-        self._words = WordTokenizer.build(tokenizer, tokenizer_json, compiled=compiled)
+        self._words = WordTokenizer.build(tokenizer, tokenizer_json)
         self._boundaries = read_boundaries(tokenizer_json)
         self._window = max(max_length * WINDOW_CHARACTERS_PER_TOKEN, MAX_SEQUENTIAL_CHARACTERS)
         self._max_characters = max(max_length * MAX_CHARACTERS_PER_KEPT_TOKEN, MIN_READ_CHARACTERS)

@@ -11,12 +11,10 @@ class TableTexts:
 
     empty_text_id: the id that stands for a text without tokens; None refuses such a text.
     max_characters: how much of a text with its prompt is read, where it is truncated on the right; None for all.
-    compiled: whether to compile a tokenizer for many texts at a time, which takes time at the start and memory.
     """
 
     empty_text_id: int | None = None
     max_characters: int | None = None
-    compiled: bool = False
 
 
 NO_TABLE = TableTexts()

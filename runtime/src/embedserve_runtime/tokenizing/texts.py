@@ -70,7 +70,7 @@ class TextTokenizer:
         """
         self._empty_text_id = table.empty_text_id
         self._max_characters = table.max_characters
-        self._backend = TokenizerBackend(tokenizer, max_length, compiled=table.compiled)
+        self._backend = TokenizerBackend(tokenizer, max_length)
         self._tokenizer = tokenizer
         self.queries = self
         self._pair_types = pair_types
@@ -105,7 +105,7 @@ class TextTokenizer:
         if isinstance(card.body, StaticTable):
             per_token = card.body.token_characters
             characters = None if per_token is None else card.max_length * per_token
-            table = TableTexts(vocabulary, characters, compiled=True)
+            table = TableTexts(vocabulary, characters)
             return cls(tokenizer, card.max_length, vocabulary, table=table)
         if card.late_interaction is not None:
             register_markers(tokenizer, card.late_interaction.markers)
@@ -166,6 +166,7 @@ class TextTokenizer:
         texts = [item for item in inputs if isinstance(item, str)]
         by_words = self._look_up_words([prompt + text for text in texts] if prompt else texts)
         if isinstance(by_words, FlatTokens) and len(by_words) == len(inputs):
+            self._rows.check_texts(by_words)
             return by_words
         read = iter(by_words)
         known = [next(read) if isinstance(item, str) else None for item in inputs]

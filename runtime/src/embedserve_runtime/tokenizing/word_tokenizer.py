@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import Int32Array
+from embedserve_runtime.engines.base import FlatTokens, Int32Array
 from embedserve_runtime.tokenizing.pre_tokenizer import (
     INDEPENDENT_CHARACTER,
     build_word_encoder,
@@ -23,13 +23,13 @@ from embedserve_runtime.tokenizing.pre_tokenizer import (
 )
 from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS, flatten_steps
 
-if TYPE_CHECKING:
-    from embedserve_runtime.tokenizing.compiled_tokenizer import CompiledTokenizer
-
 # Some 200 bytes each. Words that do not come again among the next so many are forgotten.
 MAX_WORDS = 32_768
 # Longer words come once; one may be a whole text in a language without blanks.
 MAX_WORD_LENGTH = 48
+# From so many texts on, one array for all takes less time than an array for each, which is faster to hand on.
+MIN_FLAT_TEXTS = 8
+_ID_BYTES = np.dtype(np.int32).itemsize
 _INDEPENDENT_TEXT = re.compile(f"{INDEPENDENT_CHARACTER.pattern}*")
 _BLANKS = " \t\n\r"
 
@@ -40,57 +40,42 @@ _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
 class WordTokenizer:
     """Tokenizes texts word by word. Thread-safe: at worst two threads tokenize the same word."""
 
-    def __init__(self, encode: Callable[[str], list[int]], compiled: CompiledTokenizer | None = None) -> None:
-        """encode: gives the ids of one word, without special tokens. compiled: tokenizes texts first, where it can."""
-        self._table = _WordCache(encode)
-        self.compiled = compiled
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        """encode: gives the ids of one word, without special tokens."""
+        self._cache = _WordCache(encode)
 
     @classmethod
-    def build(
-        cls, tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any], *, compiled: bool
-    ) -> WordTokenizer | None:
+    def build(cls, tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> WordTokenizer | None:
         """Build one for a tokenizer; None where its words may depend on each other. tokenizer_json: the content of that
-        file. compiled: whether to compile a tokenizer, which takes memory and a longer start."""
+        file."""
         if not (are_words_independent(tokenizer_json) and _keeps_blanks(tokenizer)):
             return None
         settings = read_pre_tokenizer_settings(tokenizer, tokenizer_json)
         if settings is None:
             return cls(lambda word: tokenizer.encode(word, add_special_tokens=False).ids)
-        encode_word = build_word_encoder(tokenizer, tokenizer_json, settings)
-        if not compiled:
-            return cls(encode_word)
-        from embedserve_runtime.tokenizing.compiled_tokenizer import CompiledTokenizer
-
-        return cls(encode_word, CompiledTokenizer.build(tokenizer, tokenizer_json, settings))
+        return cls(build_word_encoder(tokenizer, tokenizer_json, settings))
 
     def encode(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
-        """Return the ids of a text between `head` and `tail`; None where the library must read it whole."""
-        if self.compiled is not None:
-            return self.encode_all([text], head, tail)[0]
-        return self._look_up(text, head, tail)
+        """Return the ids of a text between `head` and `tail`, int32; None where the library must read it whole."""
+        found = self._look_up(text, head, tail)
+        return None if found is None else np.frombuffer(found, dtype=np.int32)
 
-    def encode_all(
-        self, texts: Sequence[str], head: bytes = b"", tail: bytes = b""
-    ) -> Sequence[Int32Array | None]:
-        """Encode each text; FlatTokens where all were read together."""
-        if self.compiled is None or not texts:
-            return [self._look_up(text, head, tail) for text in texts]
-        read, unread = self.compiled.read(texts, head, tail)
-        if unread is None:
-            return read
-        return [
-            self._look_up(text, head, tail) if left_out else ids
-            for text, ids, left_out in zip(texts, read, unread.tolist(), strict=True)
-        ]
+    def encode_all(self, texts: Sequence[str], head: bytes, tail: bytes) -> Sequence[Int32Array | None]:
+        """Encode each text as `encode` does. Gives FlatTokens for MIN_FLAT_TEXTS and more, if the library need read
+        none of them."""
+        found = [self._look_up(text, head, tail) for text in texts]
+        if len(found) < MIN_FLAT_TEXTS or None in found:
+            return [None if ids is None else np.frombuffer(ids, dtype=np.int32) for ids in found]
+        read = [ids for ids in found if ids is not None]
+        lengths = np.fromiter(map(len, read), dtype=np.int32, count=len(read)) // _ID_BYTES
+        # A bytearray, since engines get arrays that can be written: torch warns of others.
+        return FlatTokens.build(np.frombuffer(bytearray().join(read), dtype=np.int32), lengths)
 
-    def _look_up(self, text: str, head: bytes, tail: bytes) -> Int32Array | None:
+    def _look_up(self, text: str, head: bytes, tail: bytes) -> bytes | None:
         if not text.isascii() and _INDEPENDENT_TEXT.fullmatch(text) is None:
             return None
         spaced = text.replace("\n", " ").replace("\t", " ").replace("\r", " ")
-        table = self._table
-        return np.frombuffer(
-            b"".join((head, *map(table.__getitem__, spaced.split(" ")), tail)), dtype=np.int32
-        )
+        return b"".join((head, *map(self._cache.__getitem__, spaced.split(" ")), tail))
 
 
 class _WordCache(dict[str, bytes]):
