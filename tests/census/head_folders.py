@@ -26,7 +26,7 @@ from embedserve_runtime.service import EmbedQuery
 from embedserve_runtime.service.roles import resolve_prompt
 from embedserve_runtime.tokenizing import InputEncoders, TextTokenizer
 from tests.census import tokenizers
-from tests.census.built import Built
+from tests.census.built import Built, Measure
 from tests.census.dense_folders import publish
 from tests.census.encoders import ENCODERS, HIDDEN, save_encoder
 from tests.census.foreign import FOREIGN
@@ -240,8 +240,14 @@ def build_multi_vector(kind: Kind, folder: Path) -> Built:
     _write_as_pylate(saved, len(layers))
     published = _publish_inside(kind, saved, folder / "published")
 
+    return Built(published, Task.MULTI_VECTOR, "MultiVectorEncoder", _compare_multi_vectors(saved))
+
+
+def _compare_multi_vectors(folder: Path) -> Measure:
+    """folder: as the loader reads it."""
+
     def measure(runner: Runner) -> float:
-        want = MultiVectorEncoder(str(saved), device="cpu").encode_document(TEXTS, convert_to_numpy=True)
+        want = MultiVectorEncoder(str(folder), device="cpu").encode_document(TEXTS, convert_to_numpy=True)
         card = runner.card
         way = InputEncoders.for_model(card, TextTokenizer.from_card(card)).documents
         ids = way.encode(TEXTS, resolve_prompt(card, EmbedQuery(TEXTS, role="document")), CUT)
@@ -249,7 +255,7 @@ def build_multi_vector(kind: Kind, folder: Path) -> Built:
         assert found is not None
         return max(greatest(one - other) for one, other in zip(found, want, strict=True))
 
-    return Built(published, Task.MULTI_VECTOR, "MultiVectorEncoder", measure)
+    return measure
 
 
 def _write_as_pylate(folder: Path, projections: int) -> None:
@@ -288,12 +294,12 @@ def _build_hf_colbert(folder: Path) -> Built:
         "doc_token": "[D]",
         "attend_to_mask_tokens": False,
         "dim": COLUMNS,
-        "doc_maxlen": 180,
+        "doc_maxlen": 60,
         "query_maxlen": 32,
         "mask_punctuation": True,
     }
     write_json(folder / "artifact.metadata", metadata)
-    return Built(folder, Task.MULTI_VECTOR)
+    return Built(folder, Task.MULTI_VECTOR, "MultiVectorEncoder", _compare_multi_vectors(folder))
 
 
 def build_several(kind: Kind, folder: Path) -> Built:
