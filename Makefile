@@ -105,8 +105,9 @@ census-online: setup ## the census with the real repositories, where a hub can b
 	$(BIN)/python -m tests.census.online $(REPOSITORIES)
 
 .PHONY: soak
-soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; services that follow real load
+soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; model changes in any order; services that follow real load
 	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/server/test_stress.py
+	EMBEDSERVE_ROLLOUT_EXAMPLES=3000 $(BIN)/pytest tests/operator/plan/test_rollout_machine.py -o timeout=1200
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m soak
 

@@ -75,6 +75,42 @@ def test_a_held_space_is_reachable_at_its_own_name_only_and_takes_over_when_it_i
     wait_until("nothing is kept", lambda: len(change.children("deployments")) == 1, timeout_s=PATIENCE_S)
 
 
+def test_a_held_space_does_not_take_the_name_of_a_service_that_is_suspended_and_resumed(
+    change: Service,
+) -> None:
+    old = space_of(change)
+    held = {**CLS, "rollout": {"hold": True}}
+    change.apply(held)
+    change.wait_condition("Ready", "True", "Held")
+    change.apply({**held, "suspend": True})
+    change.wait_condition("Ready", "True", "Suspended")
+    wait_until("no pod runs", lambda: not change.pods(), timeout_s=PATIENCE_S)
+    change.apply({**held, "replicas": 1})
+    change.wait_condition("Ready", "True", "Held")
+    assert _by_name(change) == old
+    wait_until(
+        "both have the number of pods that was asked for last",
+        lambda: [one["status"].get("readyReplicas") for one in change.children("deployments")] == [1, 1],
+        timeout_s=PATIENCE_S,
+    )
+
+
+def test_a_lost_status_takes_away_nothing_that_is_kept(change: Service) -> None:
+    change.apply(CLS)
+    change.wait_serving()
+    before = _revisions(change)
+    assert len(before) == 2, "the space of before is kept"
+    words = ("patch", "embeddingservice", change.name, "--namespace", change.namespace)
+    change.kubectl(
+        *words, "--subresource=status", "--type=merge", "--patch", '{"status": {"vectorSpace": null}}'
+    )
+    change.wait_for(
+        "the status tells of what is kept again",
+        lambda found: bool((found["status"].get("vectorSpace") or {}).get("previous")),
+    )
+    assert _revisions(change) == before
+
+
 def test_a_change_of_the_vectors_is_refused_where_that_is_asked_for(change: Service) -> None:
     old = space_of(change)
     change.apply({**CLS, "rollout": {"onNewVectorSpace": "Refuse"}})

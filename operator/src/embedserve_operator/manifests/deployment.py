@@ -77,14 +77,15 @@ def build_deployment(
     space: str | None,
     report: ModelReport | None = None,
     model_bytes: int | None = None,
-    followed: str = "",
+    followed: str | None = None,
 ) -> Manifest:
     """Return the Deployment of a revision.
 
     `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
     the template would restart the pods. `report` is what a Job has found out about the model on the volume.
     `model_bytes` is the size of the model's files, if the pods are to be made for it. `followed` says how far the
-    Deployment has followed a manifest that asks for another model; it is empty where the manifest asks for this one.
+    Deployment has followed a manifest that asks for another model; where the manifest asks for this one it is None,
+    or empty to take back what was written before.
     """
     resource, spec, revision = pods.resource, pods.spec, pods.revision
     meta = build_metadata(resource, deployment_name(resource, revision), revision)
@@ -111,7 +112,7 @@ def build_deployment(
         }
     )
     # What does not change what runs is not part of the fingerprint.
-    remembered = {SETTINGS: format_settings(spec), **({FOLLOWED: followed} if followed else {})}
+    remembered = {SETTINGS: format_settings(spec), **({FOLLOWED: followed} if followed is not None else {})}
     made["metadata"]["annotations"] = {**made["metadata"]["annotations"], **remembered}
     if space is not None:
         made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}

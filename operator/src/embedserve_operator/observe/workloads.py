@@ -46,7 +46,7 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
         template_hash=template.metadata.annotations.get(TEMPLATE_HASH, ""),
         declaration=metadata.annotations.get(DECLARATION, ""),
         settings=metadata.annotations.get(SETTINGS, ""),
-        followed=metadata.annotations.get(FOLLOWED, ""),
+        followed=metadata.annotations.get(FOLLOWED),
         replaced_at=metadata.annotations.get(REPLACED_AT, ""),
         report=read_annotated_report(template.metadata),
         model_bytes=int(size) if size.isdecimal() else None,

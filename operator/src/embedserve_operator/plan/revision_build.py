@@ -64,9 +64,18 @@ def build_revision(
         volume=volume,
     )
 
+    there = observed.find_deployment(revision)
+
     def build_for(inputs: TemplateInputs) -> Manifest:
         placed = replace(pods, runtime_class=inputs.runtime_class)
-        return build_deployment(placed, space=space, report=report, model_bytes=inputs.model_bytes)
+        return build_deployment(
+            placed,
+            space=space,
+            report=report,
+            model_bytes=inputs.model_bytes,
+            # An annotation that is merely left out would not be a reason to write the Deployment.
+            followed="" if there is not None and there.followed is not None else None,
+        )
 
     present = find_runtime_class(spec, settings, observed.cluster)
     deployment = build_deployment_for_inputs(observed, revision, report, present, build_for)

@@ -53,7 +53,7 @@ def build_served_spec(
     if not deployment.settings:
         return None
     now = json.loads(format_settings(spec))
-    followed = _Followed.parse_json(deployment.followed)
+    followed = _Followed.parse_json(deployment.followed or "")
     # Another model than before came with this edit.
     before = followed.settings if followed.revision == desired else now
     wire = spec.as_wire()

@@ -36,9 +36,9 @@ class DeploymentState:
     """The fields of the manifest that declare its model, as JSON; empty when the Deployment does not say."""
     settings: str = ""
     """The fields of the manifest that say how its pods run, as JSON; empty when the Deployment does not say."""
-    followed: str = ""
+    followed: str | None = None
     """How far it has followed a manifest that asks for another model, as JSON; empty where the manifest asks for its
-    own, or when the Deployment does not say.
+    own again, None where it never asked for another.
     """
     replaced_at: str = ""
     """When another model took the service's name from this one; empty where none did."""
