@@ -45,16 +45,6 @@ ALLOWED = (
         "lines of a function",
         "a kernel is one function, whose values stay in registers",
     ),
-    Allowed(
-        "embedserve_runtime/loops/*.py",
-        "parameters",
-        "numba compiles functions of arrays and numbers, and of no objects of ours",
-    ),
-    Allowed(
-        "embedserve_runtime/loops/*.py",
-        "lines of a function",
-        "a loop that reads a text once keeps all its state in local variables",
-    ),
 )
 
 

@@ -163,6 +163,8 @@ def build_sparse(kind: Kind, folder: Path) -> Built:
     head = "ForCausalLM" if kind.encoder == "qwen3" else "ForMaskedLM"
     save_encoder(encoder, folder / "encoder", head)
     if head == "ForCausalLM":
+        # Vectors over the vocabulary by a language model, which code of its own makes.
+        edit_config(folder / "encoder", auto_map={"AutoModel": "splade.SpladeModel"})
         return Built(folder / "encoder", Task.SPARSE)
     twin = folder / "of_the_loader"
     model = Transformer(str(folder / "encoder"), transformer_task="fill-mask")
