@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from transformers import BertForSequenceClassification, Qwen3ForSequenceClassification
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
+from transformers import BertForSequenceClassification, BertModel, Qwen3ForSequenceClassification
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
@@ -145,6 +147,31 @@ def test_pairs_are_joined_bare_where_sentence_transformers_joins_them(tmp_path: 
     # As versions before 5.4 saved it, which put nothing into chat templates.
     edit(tmp_path / "saved" / "sentence_bert_config.json", modality_config=None, module_output_name=None)
     assert head_of(tmp_path / "saved").template is None
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_scores_of_a_chain_of_modules_equal_sentence_transformers(tmp_path: Path, pooling: str) -> None:
+    bare = bert(tmp_path / "bare", BertModel)
+    torch.manual_seed(3)
+    norm = LayerNorm(12)
+    torch.nn.init.normal_(norm.norm.weight)
+    torch.nn.init.normal_(norm.norm.bias)
+    modules = [
+        Transformer(str(bare)),
+        Pooling(24, pooling_mode=pooling),
+        Dense(24, 12, activation_function=torch.nn.GELU()),
+        norm,
+        Dense(12, 1, activation_function=torch.nn.Identity(), module_output_name="scores"),
+    ]
+    CrossEncoder(modules=modules, device="cpu", activation_fn=torch.nn.Identity()).save_pretrained(
+        str(tmp_path / "saved"), create_model_card=False
+    )
+    want = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS)
+    for engine in ENGINES:
+        assert greatest(scores_of(tmp_path / "saved", engine)[:, 0] - want) <= FP32_MAX_ABS_DIFF
+    assert card_of(tmp_path / "saved").task is Task.RERANK
+    with pytest.raises(ConfigError, match="its modules make scores"):
+        card_of(tmp_path / "saved", task="embed")
 
 
 @pytest.mark.parametrize("settings", [{"pooling": "cls"}, {"dimensions": 2}], ids=["pooling", "dimensions"])

@@ -36,6 +36,7 @@ from embedserve_runtime.model.config_overrides import (
     resolve_prompts,
     resolve_rows_pipeline,
 )
+from embedserve_runtime.model.dense_modules import ModuleEntry
 from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
 from embedserve_runtime.model.files import ModelFile, ModelFiles
@@ -59,7 +60,7 @@ from embedserve_runtime.model.heads.reading import (
 from embedserve_runtime.model.heads.unwritten_pooling import is_unwritten
 from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.lora import read_adapter
-from embedserve_runtime.model.modules import ModelLayout, ModuleEntry, read_layout
+from embedserve_runtime.model.modules import ModelLayout, read_layout
 from embedserve_runtime.model.pipeline import DenseLayer, Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
@@ -173,7 +174,7 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
         return None
     if settings.task == "sparse":
         raise ConfigError("model.task: sparse vectors are not made from an ONNX file")
-    if modules.splade or modules.logit_score or modules.token_dense:
+    if modules.splade or modules.logit_score or modules.token_dense or modules.scores:
         raise UnsupportedArchitecture(
             f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
         )

@@ -14,9 +14,18 @@ from typing import Literal, TypeVar
 
 from pydantic import Field
 
-from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.activations import Activation
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.model.dense_modules import (
+    TEXTS,
+    TOKENS,
+    InputFile,
+    ModuleEntry,
+    read_dense,
+    read_input_kind,
+    read_score_layers,
+)
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.model.transformer_module import TransformerModule, read_transformer
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
@@ -64,30 +73,6 @@ ORDERS = (
     "|StaticEmbedding( Dense)*( Normalize)*"
     "|SparseStaticEmbedding|IDF"
 )
-# sentence-transformers' names of what modules hand on.
-TEXTS, TOKENS = "sentence_embedding", "token_embeddings"
-MULTI_VECTOR_TYPES = ("ColBERT", "MultiVectorEncoder")
-DENSE_ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": Activation.IDENTITY,
-    "torch.nn.modules.activation.Tanh": Activation.TANH,
-    "torch.nn.modules.activation.ReLU": Activation.RELU,
-    "torch.nn.modules.activation.Sigmoid": Activation.SIGMOID,
-    "torch.nn.modules.activation.SiLU": Activation.SILU,
-    "torch.nn.modules.activation.GELU": Activation.GELU,
-}
-
-
-class ModuleEntry(FileModel):
-    """A line of modules.json."""
-
-    idx: int
-    path: str
-    type: str
-
-    @property
-    def kind(self) -> str:
-        """The class name; the package it lies in differs between versions of sentence-transformers."""
-        return self.type.rsplit(".", 1)[-1]
 
 
 class _PoolingFile(FileModel):
@@ -99,21 +84,6 @@ class _PoolingFile(FileModel):
     pooling_mode_mean_sqrt_len_tokens: bool = False
     pooling_mode_weightedmean_tokens: bool = False
     pooling_mode_lasttoken: bool = False
-
-
-class _InputFile(FileModel):
-    """What a module works on: vectors of texts, or of tokens."""
-
-    module_input_name: str | None = None
-    module_output_name: str | None = None
-
-
-class _DenseFile(_InputFile):
-    in_features: int
-    out_features: int
-    bias: bool = True
-    activation_function: str = "torch.nn.modules.activation.Tanh"
-    use_residual: bool = False
 
 
 class SpladeFile(FileModel):
@@ -160,7 +130,7 @@ class Modules:
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
-    words: folder of the module that is a table of token weights.
+    words: folder of the module that is a table of token weights. scores: layers that make a cross-encoder's scores.
     mask: folder of the module that says which tokens of a multi-vector model count. token_pooling: folder of the
         module that makes one vector of several.
     """
@@ -179,6 +149,7 @@ class Modules:
     token_pooling: str | None = None
     static: str | None = None
     words: str | None = None
+    scores: tuple[HeadLayer, ...] = ()
 
     @property
     def has_table(self) -> bool:
@@ -254,11 +225,14 @@ def _list_tasks(modules: Modules) -> tuple[str, ...]:
 def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: str | None) -> Modules:
     """Read the configuration of each module. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
     path = files.path / MODULES_FILE
+    scores = read_score_layers(files, entries)
+    if scores:
+        entries = [entry for entry in entries if entry.kind not in ("Dense", "LayerNorm")]
     _check_known(path, entries)
     _check_order(path, [entry.kind for entry in entries if entry.kind != DROPOUT])
     # Of all kinds but Dense and Normalize, the order has one at most.
     folder_of = {entry.kind: entry.path for entry in entries}
-    dense = [_read_dense(files, entry, model_type) for entry in entries if entry.kind == "Dense"]
+    dense = [read_dense(files, entry, model_type) for entry in entries if entry.kind == "Dense"]
     normalized = [_read_normalized(files, entry) for entry in entries if entry.kind == "Normalize"]
     modules = Modules(
         written=bool(entries),
@@ -273,6 +247,7 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
         token_pooling=folder_of.get("HierarchicalTokenPooling"),
         static=folder_of.get("StaticEmbedding"),
         words=_find_first(folder_of, WORD_WEIGHTS),
+        scores=scores,
     )
     if "Pooling" in folder_of:
         file = files.enter_folder(folder_of["Pooling"]).require("config.json")
@@ -321,20 +296,8 @@ def _check_inputs(path: Path, modules: Modules) -> None:
 def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
     """What a Normalize module works on: TEXTS or TOKENS."""
     own = files.enter_folder(entry.path)
-    config = own.parse_if_there("config.json", _InputFile, _InputFile())
-    return _read_input_kind(own.path / "config.json", config, TEXTS)
-
-
-def _read_input_kind(path: Path, config: _InputFile, usual: str) -> str:
-    """What the module reads and writes: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
-    read = config.module_input_name or usual
-    written = config.module_output_name or read
-    if read not in (TEXTS, TOKENS) or written != read:
-        raise UnsupportedArchitecture(
-            f"{path}: a module that reads {read} and writes {written} is not supported; supported: {TEXTS} or "
-            f"{TOKENS} for both"
-        )
-    return read
+    config = own.parse_if_there("config.json", InputFile, InputFile())
+    return read_input_kind(own.path / "config.json", config, TEXTS)
 
 
 def _read_tokenizer_config(home: ModelFiles) -> _TokenizerConfigFile:
@@ -372,26 +335,3 @@ def _read_pooling(file: ModelFile) -> tuple[tuple[Pooling, ...], bool]:
             f"{', '.join(POOLING_MODES)}"
         )
     return tuple(POOLING_MODES[mode] for mode in modes), config.include_prompt
-
-
-def _read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) -> tuple[str, DenseLayer]:
-    """The layer of a Dense module, with what it works on: TEXTS or TOKENS."""
-    file = files.enter_folder(entry.path).require("config.json")
-    config = file.parse(_DenseFile)
-    activation = DENSE_ACTIVATIONS.get(config.activation_function)
-    if activation is None:
-        raise ModelInvalid(
-            f"{file.path}: activation_function {config.activation_function} is not supported; "
-            f"supported: {', '.join(DENSE_ACTIVATIONS)}"
-        )
-    # Multi-vector models were saved by PyLate before the file said what the layer works on.
-    usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
-    layer = DenseLayer(
-        folder=entry.path,
-        in_features=config.in_features,
-        out_features=config.out_features,
-        bias=config.bias,
-        activation=activation,
-        residual=config.use_residual,
-    )
-    return _read_input_kind(file.path, config, usual), layer

@@ -15,8 +15,9 @@ from pathlib import Path
 from pydantic import Field
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.model.dense_modules import ModuleEntry
 from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.modules import MODULES_FILE, ModuleEntry
+from embedserve_runtime.model.modules import MODULES_FILE
 
 QUERY, DOCUMENT = "query", "document"
 ROUTERS = ("Router", "Asym")

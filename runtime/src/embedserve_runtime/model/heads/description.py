@@ -48,6 +48,7 @@ class HeadLayer:
     rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
         empty for the whole. divisor: what these are divided by.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
+    norm_file: the same for the norm, where it lies elsewhere.
     residual: x is added at the end.
     residual_weight: tensors that may hold R where R x is added instead; empty where there is none.
     """
@@ -62,6 +63,7 @@ class HeadLayer:
     rows: tuple[int, ...] = ()
     divisor: float = 1.0
     file: str = field(default="", metadata=NOT_HASHED)
+    norm_file: str = field(default="", metadata=NOT_HASHED)
     residual: bool = False
     residual_weight: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 

@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.dense_modules import MULTI_VECTOR_TYPES
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.config import HeadConfig
 from embedserve_runtime.model.heads.description import (
@@ -26,7 +27,7 @@ from embedserve_runtime.model.heads.description import (
     QueryExpansion,
     TokenPooling,
 )
-from embedserve_runtime.model.modules import MULTI_VECTOR_TYPES, ModelLayout, Modules
+from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.vocabulary import read_special_tokens, read_token_ids
 
 log = logging.getLogger(__name__)

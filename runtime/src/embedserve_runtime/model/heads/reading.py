@@ -67,6 +67,8 @@ def read_head(
         task = Task.EMBED
     if task == Task.EMBED:
         check_pooling(files, source, layout, settings)
+        if layout.modules.scores:
+            raise ConfigError(f"model.task: {asked} is not what {files.path} is for: its modules make scores")
         if layout.modules.token_dense:
             raise ConfigError(
                 f"model.task: {asked} needs a Pooling module, {files.path} is a multi-vector model"
@@ -194,6 +196,7 @@ def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None
 def _find_task_of_modules(modules: Modules) -> Task | None:
     """Return the task that the modules behind the encoder are for; None where there are none."""
     rows = (
+        (bool(modules.scores), Task.CLASSIFY),
         (modules.splade is not None, Task.SPARSE),
         (modules.pooling is not None, Task.EMBED),
         (bool(modules.token_dense), Task.MULTI_VECTOR),
@@ -227,7 +230,9 @@ def _read_classifier(
     """known: the reranker that the model is by its name."""
     architecture = source.config.find_architecture(classifiers.SUFFIX)
     causal_model = source.config.find_architecture(causal.SUFFIX)
-    if architecture is not None:
+    if layout.modules.scores:
+        head = _describe_chain(source, layout)
+    elif architecture is not None:
         head = describe_classifier_head(source, architecture, layout.activation)
         head = _add_template(source, layout, head, known)
     elif causal_model is not None and asked != Task.CLASSIFY:
@@ -239,6 +244,25 @@ def _read_classifier(
             f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
         )
     return _choose_task(asked, len(head.labels)), head
+
+
+def _describe_chain(source: HeadSource, layout: ModelLayout) -> ClassifierHead:
+    """Describe the head of a cross-encoder whose modules make the scores. Raises ModelError."""
+    poolings, layers, size = layout.modules.pooling or (), layout.modules.scores, source.hidden
+    if len(poolings) != 1:
+        raise UnsupportedArchitecture(
+            f"{source.files.path}: scores of {len(poolings)} poolings are not supported"
+        )
+    for layer in layers:
+        if layer.in_features != size:
+            raise ModelInvalid(
+                f"{layer.file}: takes {layer.in_features} features, the step before gives {size}"
+            )
+        size = layer.out_features
+    labels = tuple(f"LABEL_{number}" for number in range(size))
+    return ClassifierHead(
+        poolings[0], layers, labels, classifiers.choose_score_function(source, size, layout.activation)
+    )
 
 
 def _add_template(

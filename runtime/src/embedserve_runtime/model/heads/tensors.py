@@ -35,6 +35,8 @@ def read_head_tensors(
             yield f"{name}.residual", _read_tensor(source, layer.residual_weight, (out, layer.in_features))
         if layer.norm is None:
             continue
+        if layer.norm_file:
+            source = tensors.open(layer.norm_file)
         # gamma and beta are the old spelling.
         weights = [f"{norm}.{part}" for norm in layer.norm_names for part in ("weight", "gamma")]
         yield f"{name}.norm.weight", _read_tensor(source, weights, (out,))
