@@ -27,23 +27,33 @@ class ConcurrentSession:
         self._has_threads = threads is not None and threads > 1
         self._alone = threading.Lock()
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[Any]]:
-        """Run the session. Raises what its own `run` does (`session.RUN_ERRORS`)."""
+    def run(
+        self,
+        outputs: Sequence[str],
+        feeds: Mapping[str, NDArray[np.generic]],
+        options: onnxruntime.RunOptions | None = None,
+    ) -> list[NDArray[Any]]:
+        """Run the session. options: of this run. Raises what its own `run` does (`session.RUN_ERRORS`)."""
         if not self._has_threads:
-            return self._session.run(outputs, feeds)  # type: ignore[no-any-return]  # onnxruntime has no types
+            return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # it has no types
         if not self._alone.acquire(blocking=False):
-            return self._run_on_its_threads(outputs, feeds)
+            return self._run_on_its_threads(outputs, feeds, options)
         try:
-            return self._session.run(outputs, feeds)  # type: ignore[no-any-return]
+            return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]
         finally:
             self._alone.release()
 
     def _run_on_its_threads(
-        self, outputs: Sequence[str], feeds: Mapping[str, NDArray[np.generic]]
+        self,
+        outputs: Sequence[str],
+        feeds: Mapping[str, NDArray[np.generic]],
+        options: onnxruntime.RunOptions | None,
     ) -> list[NDArray[Any]]:
         ended: queue.SimpleQueue[tuple[list[NDArray[Any]], str]] = queue.SimpleQueue()
         # The feeds are what goes along with the call too: the session reads them until it is back.
-        self._session.run_async(outputs, feeds, lambda made, _, error: ended.put((made, error)), feeds)
+        self._session.run_async(
+            outputs, feeds, lambda made, _, error: ended.put((made, error)), feeds, options
+        )
         made, error = ended.get()
         if error:
             raise Fail(error)
