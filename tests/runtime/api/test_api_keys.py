@@ -168,7 +168,10 @@ def test_a_document_says_which_key_may_use_which_route_until_when(
         ("keys: [{key: marked-key}]", "keys.0.name: Field required"),
         ("keys: [{name: a b, key: marked-key}]", "keys.0.name: must begin with a letter or digit"),
         ("keys: [{name: a, key: marked-key, scopes: [x]}]", "keys.0.scopes: Extra inputs are not permitted"),
-        ("keys: [{name: a, key: marked-key, routes: [embed]}]", "keys.0.routes.0: String should match"),
+        (
+            "keys: [{name: a, key: marked-key, routes: [embed]}]",
+            "keys.0.routes.0: is no path or service",
+        ),
         (
             "keys: [{name: a, key: marked-key, routes: []}]",
             "keys.0.routes: Tuple should have at least 1 item",
@@ -179,13 +182,31 @@ def test_a_document_says_which_key_may_use_which_route_until_when(
         ),
         (
             "keys: [{name: a, key: marked-key, expires: soon}]",
-            "keys.0.expires: Input should be a valid datetime",
+            "keys.0.expires: Invalid isoformat string",
         ),
         ("keys: [{name: a, key: 'marked-key with blank'}]", "keys.0.key: cannot be sent in an HTTP header"),
         ("keys: [{name: a, key: marked-key}, {name: a, key: k2}]", "several keys named 'a'"),
         ("keys: [{name: a, key: marked-key}, {name: b, key: marked-key}]", "one key under two names"),
-        ("keys: [{name: a, key: marked-key}", "is not valid YAML, line"),
-        ("keys: [{name: a, key: 'marked-key}]", "is not valid YAML, line 1"),
+        ("keys: [{name: a, key: marked-key}", "is not valid YAML, or has a key twice, line"),
+        ("keys: [{name: a, key: 'marked-key}]", "is not valid YAML, or has a key twice, line 1"),
+        ("keys: [{name: a, key: marked-key, key: other}]", "or has a key twice, line 1"),
+        ("keys: [{name: a, key: k1}]\nkeys: [{name: b, key: k2}]", "or has a key twice, line 1"),
+        ("keys: [{name: a, key: marked-key, expires: 0000-01-01}]", "a value that cannot be"),
+        ("keys: [{name: a, key: marked-key, expires: 20270101}]", "keys.0.expires: must be a day"),
+        ("keys: [{name: a, key: marked-key, requests_per_minute: true}]", "Input should be a valid integer"),
+        (
+            f"keys: [{{name: a, key: marked-key, tokens_per_minute: 1{'0' * 400}}}]",
+            "tokens_per_minute: Input should",
+        ),
+        ("keys: [{name: a, key: marked-key, routes: [/embd]}]", "routes.0: is no path or service"),
+        ("keys: [{name: anonymous, key: marked-key}]", "must not be anonymous"),
+        ("version: 1\nkeys: [{name: a, key: marked-key}]", "version: Extra inputs are not permitted"),
+        ("Keys: [{name: a, key: marked-key}]", "keys: Field required"),
+        ("- {name: a, key: marked-key}", "a mapping with `keys`"),
+        ("# nothing", "a mapping with `keys`"),
+        ("marked-key\nkeys:\n- {name: a, key: k}", "is not valid YAML"),
+        ("[" * 5_000, "is not valid YAML"),
+        ("x: &a [1]\ny: *a", "keys: Field required"),
     ],
 )
 def test_a_document_that_is_wrong_is_refused_with_the_field_and_without_the_key(
@@ -203,3 +224,19 @@ def test_a_key_ends_at_the_beginning_of_a_day_of_utc_or_at_a_moment(tmp_path: Pa
     (tmp_path / "keys").write_text(f"keys: [{{name: a, key: marked-key, expires: {expires}}}]")
     assert check_at(tmp_path / "keys", "marked-key", "/embed", "2029-12-31T23:59:59+00:00") == "a"
     assert check_at(tmp_path / "keys", "marked-key", "/embed", "2030-01-01T00:00:00+00:00") == "Unauthorized"
+
+
+@pytest.mark.parametrize(
+    "start", ["# rotated today\n", "---\n", "\ufeff", "\n\n", "%YAML 1.1\n---\n"], ids=repr
+)
+def test_a_document_may_begin_with_a_comment_or_a_mark(tmp_path: Path, start: str) -> None:
+    (tmp_path / "keys").write_text(start + DOCUMENT)
+    assert check_at(tmp_path / "keys", "indexer-key", "/rerank") == "RouteForbidden"
+    for word in ("#", "-", "keys:", "search", "rotated", "---"):
+        assert check_at(tmp_path / "keys", word, "/embed") == "Unauthorized"
+
+
+def test_a_file_that_was_cut_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("key-1\n" * 200_000)
+    with pytest.raises(ConfigError, match="holds more than 1048576 bytes"):
+        read_key_file(tmp_path / "keys")

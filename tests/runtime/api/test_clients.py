@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import ANONYMOUS, MAX_NAME_LENGTH, Clients
+from embedserve_runtime.api.clients import MAX_NAME_LENGTH, Clients
+from embedserve_runtime.api.key_file import ANONYMOUS
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
 from tests.support.in_process_server import InProcessServer, serve_in_process
@@ -34,8 +37,9 @@ def named(tmp_path: Path) -> ApiKeys:
         (Clients(TWO_KEYS), {b"authorization": b"Bearer k2"}, Client("key-2")),
         (Clients(header=b"x-tenant"), {b"x-tenant": b"acme"}, Client("acme")),
         (Clients(header=b"x-tenant"), {}, Client(ANONYMOUS)),
-        (Clients(header=b"x-tenant"), {b"x-tenant": b"a\x00b"}, Client(ANONYMOUS)),
-        (Clients(header=b"x-tenant"), {b"x-tenant": b"a" * 500}, Client("a" * MAX_NAME_LENGTH)),
+        (Clients(header=b"x-tenant"), {b"x-tenant": b"a\tb"}, Client("a\\u0009b")),
+        (Clients(header=b"x-tenant"), {b"x-tenant": "Zoë".encode()}, Client("Zoë")),
+        (Clients(header=b"x-tenant"), {b"x-tenant": b"\xff"}, Client("\\xff")),
         (Clients(requests_per_minute=3), {}, Client(ANONYMOUS, 3)),
         (
             Clients(TWO_KEYS, b"x-tenant", tokens_per_minute=9),
@@ -52,6 +56,16 @@ def test_the_name_of_a_key_and_its_rates_come_before_those_of_the_server(named: 
     clients = Clients(named, b"x-tenant", requests_per_minute=100, tokens_per_minute=7)
     headers = {b"authorization": b"Bearer k1", b"x-tenant": b"somebody else"}
     assert clients.identify(headers, "/embed") == Client("search", 5, 7)
+
+
+@pytest.mark.parametrize("names", [("é", "è"), ("x" * 300, "x" * 301), ("a\tb", "a\x01b")], ids=repr)
+def test_two_names_are_two_clients_however_long_or_strange(names: tuple[str, str]) -> None:
+    clients = Clients(header=b"x-tenant")
+    one, other = (clients.identify({b"x-tenant": name.encode()}, "/embed") for name in names)
+    assert one is not None
+    assert other is not None
+    assert one.name != other.name
+    assert len(one.name) <= MAX_NAME_LENGTH
 
 
 async def embed(server: InProcessServer, tenant: str, texts: list[str]) -> int:
@@ -106,3 +120,43 @@ async def test_without_a_header_or_several_keys_nobody_is_told_apart() -> None:
     async with serve_in_process() as server:
         assert await embed(server, "somebody", ["a"]) == 200
         assert await read_counts(server, "embedserve_client_requests_total") == {}
+
+
+INSTANCES = [{"inputs": [word]} for word in ("one", "two", "three", "four", "five")]
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "instances": ("/vertex", {"instances": INSTANCES}),
+    "a score of queries and documents": (
+        "/v1/score",
+        {"query": "question", "documents": ["first", "second"]},
+    ),
+    "a comparison": ("/similarity", {"inputs": {"source_sentence": "question", "sentences": ["a", "b"]}}),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), PARTS.values(), ids=PARTS.keys())
+async def test_a_request_that_runs_in_parts_counts_as_one(path: str, body: dict[str, Any]) -> None:
+    async with serve_in_process(clients=Clients(header=b"x-tenant", requests_per_minute=2)) as server:
+        statuses = [
+            (await server.client.post(path, json=body, headers={"x-tenant": "acme"})).status_code
+            for _ in range(3)
+        ]
+        assert statuses == [200, 200, 429]
+        counts = await read_counts(server, "embedserve_client_requests_total")
+    assert counts[("acme", "")] == 2
+
+
+async def test_the_tokens_of_all_parts_of_a_request_count() -> None:
+    async with serve_in_process(clients=Clients(header=b"x-tenant")) as server:
+        await server.client.post("/vertex", json={"instances": INSTANCES}, headers={"x-tenant": "parts"})
+        await embed(server, "whole", [instance["inputs"][0] for instance in INSTANCES])
+        tokens = await read_counts(server, "embedserve_client_tokens_total")
+        inputs = await read_counts(server, "embedserve_client_inputs_total")
+    assert tokens[("parts",)] == tokens[("whole",)] > 0
+    assert inputs == {("parts",): 5.0, ("whole",): 5.0}
+
+
+async def test_the_log_of_a_request_names_its_client(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with serve_in_process(clients=Clients(header=b"x-tenant")) as server:
+            await embed(server, "acme", ["a"])
+    assert [record.client for record in caplog.records if record.getMessage() == "request"] == ["acme"]  # type: ignore[attr-defined]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,6 +211,38 @@ async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode)
         if asked.exception() is None and path == STREAM:
             assert await call.read() is aio.EOF
         assert await call.code() is want
+
+
+async def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"keys: [{{name: indexer, key: {KEY}, expires: 2030-01-01}}]")
+    moments = [datetime(2029, 12, 31, tzinfo=UTC)]
+    keys = ApiKeys(file=tmp_path / "keys", now=lambda: moments[-1])
+    async with served(clients=Clients(keys)) as server:
+        call = server.client.call(STREAM)(metadata=(("authorization", f"Bearer {KEY}"),))
+        await call.write(server.client.message(STREAM, {"inputs": "a"}))
+        assert (await call.read()).embeddings
+        moments.append(datetime(2030, 1, 1, tzinfo=UTC))
+        await call.write(server.client.message(STREAM, {"inputs": "b"}))
+        with pytest.raises(aio.AioRpcError) as caught:
+            await call.read()
+    assert caught.value.code() is StatusCode.UNAUTHENTICATED
+    assert "'indexer' has expired" in (caught.value.details() or "")
+
+
+async def test_messages_of_a_stream_wait_for_the_rate_in_their_order() -> None:
+    clients = Clients(header=b"x-tenant", requests_per_minute=600)
+    async with served(clients=clients) as server:
+        greedy = [server.client.message(STREAM, {"inputs": f"text {number}"}) for number in range(620)]
+        call = server.client.call(STREAM)(iter(greedy), metadata=(("x-tenant", "acme"),))
+        assert len([answer async for answer in call]) == 620
+        labels = {"client": "acme", "reason": ""}
+        admitted = server.bench.get_metric("embedserve_client_requests_total", labels)
+        refused = server.bench.get_metric(
+            "embedserve_client_requests_total", labels | {"reason": "RateLimited"}
+        )
+    assert admitted == 620
+    # Two for each message that had to wait, and one for each that came before the first of them was refused.
+    assert (refused or 0) <= 100
 
 
 async def entered(run: GatedRun) -> None:

@@ -34,14 +34,16 @@ class Seen:
     """An observer that counts."""
 
     batches: list[tuple[int, int, bool]] = field(default_factory=list)
-    clients: list[tuple[str, int, int, str | None]] = field(default_factory=list)
+    clients: list[tuple[str, int, int, int, str | None]] = field(default_factory=list)
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
         assert seconds >= 0
         self.batches.append((inputs, tokens, failed))
 
-    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
-        self.clients.append((client, inputs, tokens, refusal))
+    def client_request(
+        self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
+    ) -> None:
+        self.clients.append((client, requests, inputs, tokens, refusal))
 
 
 @asynccontextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.key_file import ApiKey
+from embedserve_runtime.api.key_file import ANONYMOUS, ApiKey
 from embedserve_runtime.scheduling.clients import Client
 
-ANONYMOUS = "anonymous"
-"""The client of requests without the gateway's header."""
 MAX_NAME_LENGTH = 128
 
 
@@ -57,6 +56,11 @@ class Clients:
 
 
 def _read_name(value: bytes) -> str:
-    """Return a header's value as a name that logs and metrics can show."""
-    text = value.decode("ascii", "replace").strip()[:MAX_NAME_LENGTH]
-    return text if text and text.isprintable() else ANONYMOUS
+    """Return a header's value as a name that logs and metrics can show, another one for each value."""
+    text = value.strip().decode("utf-8", "backslashreplace")
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+    if len(text) > MAX_NAME_LENGTH:
+        digest = hashlib.sha256(value.strip()).hexdigest()[:16]
+        text = f"{text[: MAX_NAME_LENGTH - 17]}~{digest}"
+    return text or ANONYMOUS

@@ -19,6 +19,7 @@ from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service.current_client import get_client
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.requests import FinishedRequest, RequestFacts, RequestMetrics
 
@@ -150,6 +151,8 @@ class RequestContext:
                 "milliseconds": round(seconds * 1000, 3),
                 "request_id": self.request_id,
             }
+            if (client := get_client()) is not None:
+                fields["client"] = client.name
             if self.facts.inputs:
                 fields["inputs"] = self.facts.inputs
                 fields["tokens"] = sum(self.facts.lengths)

@@ -7,18 +7,28 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from embedserve_runtime.api.routes import PROTECTED_ROUTES, RPC_SERVICES
 from embedserve_runtime.config.secrets import HeaderSecret, split_secrets, validate_secret
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError
 
 _MAX_FILE_BYTES = 2**20
-_DOCUMENT = re.compile(r"\s*(---\s*)?(\{|keys\s*:)")
-"""How a document begins; anything else is a list of bare keys."""
+MAX_KEYS = 2_000
+"""A document of so many takes 0.1 s to read, during which nothing is answered."""
+MAX_RATE = 10**12
+_YAML_WORD = re.compile(r"-|---|#.*|.*:|.*[{}\[\]].*")
+"""A word that bare keys do not have, and each document has: such a file is read as a document or refused, never taken
+for bare keys, since then its names, marks and comments would be keys."""
+ANONYMOUS = "anonymous"
+"""The name of a client whose requests carry none."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
+_PATHS = (*sorted(PROTECTED_ROUTES), *(f"/{service}" for service in RPC_SERVICES))
+"""What the routes of a key may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +61,20 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES).decode()
+            raw = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ApiKeysMissing(f"no API keys: {path} cannot be read: {error.strerror}") from error
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{path} holds more than {_MAX_FILE_BYTES} bytes; it should hold up to {MAX_KEYS} API keys"
+        )
+    try:
+        content = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{path} holds no API keys: it is not text") from None
     if not content.strip(", \t\r\n"):
         raise ApiKeysMissing(f"no API keys: {path} is empty")
-    if _DOCUMENT.match(content):
+    if any(map(_YAML_WORD.fullmatch, content.split())):
         return _read_document(path, content)
     try:
         return tuple(ApiKey(hash_key(validate_secret(key))) for key in split_secrets(content))
@@ -71,14 +87,29 @@ def _check_name(value: object) -> object:
         raise ValueError(
             "must begin with a letter or digit and have at most 63 letters, digits and . _ @ / -"
         )
+    if value == ANONYMOUS:
+        raise ValueError(f"must not be {ANONYMOUS}, the name of requests without one")
     return value
 
 
 def _read_moment(value: object) -> object:
     """Return a date as its beginning, and a time without a zone as one of UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return datetime.combine(value, time(), UTC) if isinstance(value, date) else value
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise ValueError("must be a day such as 2027-01-31, or a moment such as 2027-01-31T12:00:00Z")
+
+
+def _check_route(pattern: str) -> str:
+    if not any(fnmatchcase(path, pattern) for path in _PATHS):
+        raise ValueError(f"is no path or service that needs a key, which are {', '.join(_PATHS)}")
+    return pattern
+
+
+_Rate = Annotated[int, Field(strict=True, ge=1, le=MAX_RATE)]
 
 
 class _Entry(BaseModel):
@@ -86,30 +117,51 @@ class _Entry(BaseModel):
 
     name: Annotated[str, BeforeValidator(_check_name)]
     key: HeaderSecret
-    routes: Annotated[tuple[Annotated[str, Field(pattern=r"^[/*]")], ...], Field(min_length=1)] | None = None
+    routes: (
+        Annotated[tuple[Annotated[str, AfterValidator(_check_route)], ...], Field(min_length=1)] | None
+    ) = None
     expires: Annotated[datetime, BeforeValidator(_read_moment)] | None = None
-    requests_per_minute: PositiveInt | None = None
-    tokens_per_minute: PositiveInt | None = None
+    requests_per_minute: _Rate | None = None
+    tokens_per_minute: _Rate | None = None
 
 
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    keys: Annotated[tuple[_Entry, ...], Field(min_length=1)]
+    keys: Annotated[tuple[_Entry, ...], Field(min_length=1, max_length=MAX_KEYS)]
 
 
-def _read_document(path: Path, content: str) -> tuple[ApiKey, ...]:
+def _parse_yaml(path: Path, content: str) -> object:
+    """Parse a document. Raises ConfigError, also where a mapping has a key twice: YAML's parser takes the last one."""
     # Imported here: only installations with such a file need it.
     import yaml
 
+    class UniqueKeyLoader(yaml.CSafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            found = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if len(set(found)) < len(found):
+                raise yaml.MarkedYAMLError(problem_mark=node.start_mark)
+            return super().construct_mapping(node, deep)
+
     try:
-        document: Any = yaml.safe_load(content)
-        entries = _Document.model_validate(document).keys
+        return yaml.load(content, UniqueKeyLoader)  # it derives from the safe one
     except yaml.YAMLError as error:
         # The library's message quotes the line, which may hold a key.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path} is not valid YAML{where}") from None
+        raise ConfigError(f"{path} is not valid YAML, or has a key twice{where}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise ConfigError(
+            f"{path} is not valid YAML: it has a value that cannot be, such as a day 0"
+        ) from None
+
+
+def _read_document(path: Path, content: str) -> tuple[ApiKey, ...]:
+    document = _parse_yaml(path, content)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold bare API keys, or a mapping with `keys` (docs/clients.md)")
+    try:
+        entries = _Document.model_validate(document).keys
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         texts = (

@@ -28,7 +28,9 @@ class BatchCounter(Observer):
         self.padding += padding
         self.seconds += seconds
 
-    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
+    def client_request(
+        self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
+    ) -> None:
         """A benchmark has no clients."""
 
     def clear(self) -> None:

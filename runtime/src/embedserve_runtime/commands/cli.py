@@ -77,3 +77,7 @@ def _run_store(arguments: Mapping[str, Any]) -> int:
     except EmbedserveError as error:
         print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
         return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -113,8 +113,12 @@ class EngineChannel:
         )
         self.queue_changed()
 
-    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
-        self._observer.client_request(client, inputs, tokens, refusal)
+    def client_request(
+        self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
+    ) -> None:
+        self._observer.client_request(
+            client, requests=requests, inputs=inputs, tokens=tokens, refusal=refusal
+        )
 
     def _receive(self, parts: Sequence[zmq.Frame]) -> None:
         peer = self._peers.get(parts[0].bytes)

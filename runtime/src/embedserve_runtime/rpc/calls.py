@@ -15,6 +15,7 @@ from embedserve_runtime.api.context import RequestContext, ServerContext, choose
 from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.rpc.statuses import build_trailers, find_status
+from embedserve_runtime.service.current_client import get_client
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class CallRecorder:
                 "milliseconds": round((time.perf_counter() - started) * 1000, 3),
                 "request_id": call.request_id,
             }
+            if (client := get_client()) is not None:
+                fields["client"] = client.name
             log.info("call", extra=fields)
 
     @contextmanager

@@ -7,10 +7,12 @@ message are checked before it is read, and the code here reads it. On the wire t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc
@@ -21,13 +23,13 @@ from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.inputs import RequestOptions, request_options
 from embedserve_runtime.api.responses import SPACE_HEADERS, Header, record_usage, result_headers
 from embedserve_runtime.api.routes import OTHER
-from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded
+from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded, RateLimited
 from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
 from embedserve_runtime.rpc.memory import CallMemory, MessageMemory, StreamMemory
 from embedserve_runtime.rpc.messages import check_size, parse, read_single_message
 from embedserve_runtime.rpc.ordered_answers import answer_in_order
 from embedserve_runtime.service import EmbeddingService, Usage
-from embedserve_runtime.service.current_client import current_client
+from embedserve_runtime.service.current_client import begin_request
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -61,6 +63,14 @@ ClientStreamHandler = Callable[[MessageContext, Sequence[Q]], Awaitable[Response
 
 # The library's handlers, by the name of the method.
 Methods = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+
+class _Stream(NamedTuple):
+    """A stream of messages. turn: held by the message that waits for the client's rate."""
+
+    call: CallContext
+    memory: StreamMemory
+    turn: asyncio.Lock
 
 
 class _ResponseWithHeaders(NamedTuple, Generic[A]):
@@ -116,9 +126,10 @@ class MethodHandlers:
                 with self._recorder.record_refusals(call):
                     self._identify(call)
                 with self._memory.stream() as memory:
+                    stream = _Stream(call, memory, asyncio.Lock())
 
                     async def answer(message: bytes) -> _ResponseWithHeaders[A]:
-                        return await self._answer_streamed(call, memory, message, kind, handler)
+                        return await self._answer_streamed(stream, message, kind, handler)
 
                     received = memory.received(messages)
                     async with aclosing(answer_in_order(received, answer, window)) as answers:
@@ -152,8 +163,11 @@ class MethodHandlers:
         self._memory.check()
 
     def _identify(self, call: CallContext) -> None:
-        """Find the client of a call, which has a task of its own. Raises Unauthorized, RouteForbidden."""
-        current_client.set(self._server.clients.identify(call.headers, self._route))
+        """Find the client of a call or of one message of a stream, which have tasks of their own.
+
+        Raises Unauthorized, RouteForbidden.
+        """
+        begin_request(self._server.clients.identify(call.headers, self._route))
 
     async def _collect(self, messages: AsyncIterator[bytes], kind: type[Q], memory: CallMemory) -> list[Q]:
         max_messages = self._server.readiness.service().dispatcher.limits.queue_inputs
@@ -173,28 +187,49 @@ class MethodHandlers:
         return requests
 
     async def _answer_streamed(
-        self,
-        call: CallContext,
-        memory: StreamMemory,
-        message: bytes,
-        kind: type[Q],
-        handler: Handler[Q, A],
+        self, stream: _Stream, message: bytes, kind: type[Q], handler: Handler[Q, A]
     ) -> _ResponseWithHeaders[A]:
-        """Answer one message of a stream. When the queue is full, wait for as long as a request may take."""
-        with self._recorder.record_request(call) as request_context, memory.answered(len(message)):
+        """Answer one message of a stream.
+
+        When the queue is full or the client's rate used up, wait for as long as a request may take; for the rate in the
+        order of the messages, since those that come later would use up what the first one waits for.
+        """
+        with (
+            self._recorder.record_request(stream.call) as request_context,
+            stream.memory.answered(len(message)),
+        ):
             self._check_current()
             check_size(message, self._memory.max_message_bytes)
             self._memory.check_fits_alone(len(message))
             request = parse(kind, message)
-            service = self._server.readiness.service()
-            deadline = time.perf_counter() + service.batching.request_timeout_seconds
-            while True:
-                try:
-                    return await self._handle(call, request_context, request, handler)
-                except Overloaded as full:
-                    if time.perf_counter() + full.retry_after > deadline:
-                        raise
-                    await asyncio.sleep(full.retry_after)
+            waiting = partial(self._handle_patiently, stream, request_context, request, handler)
+            if not stream.turn.locked():
+                with contextlib.suppress(RateLimited):
+                    return await waiting(waits_for_rate=False)
+            async with stream.turn:
+                return await waiting(waits_for_rate=True)
+
+    async def _handle_patiently(
+        self,
+        stream: _Stream,
+        request_context: RequestContext,
+        request: T,
+        handler: Callable[[MessageContext, T], Awaitable[Response[A]]],
+        *,
+        waits_for_rate: bool,
+    ) -> _ResponseWithHeaders[A]:
+        """Handle a request, and try again while it is refused for a time, for as long as a request may take."""
+        service = self._server.readiness.service()
+        deadline = time.perf_counter() + service.batching.request_timeout_seconds
+        while True:
+            self._identify(stream.call)  # a key may end while the stream goes on
+            try:
+                return await self._handle(stream.call, request_context, request, handler)
+            except Overloaded as full:
+                is_for_rate = isinstance(full, RateLimited)
+                if (is_for_rate and not waits_for_rate) or time.perf_counter() + full.retry_after > deadline:
+                    raise
+                await asyncio.sleep(full.retry_after)
 
     async def _handle(
         self,

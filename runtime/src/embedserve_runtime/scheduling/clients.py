@@ -18,12 +18,14 @@ class Client(Struct, frozen=True):
     """A client that others are told apart from.
 
     name: that of its API key, or what a gateway's header says; it is no secret. requests_per_minute, tokens_per_minute:
-    what it may send to this process; None for no limit.
+    what it may send to this process; None for no limit. is_part: whether this is a further part of a request that was
+    held against the rates before.
     """
 
     name: str
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    is_part: bool = False
 
 
 class TokenBucket:
@@ -58,6 +60,8 @@ class RateLimiter:
 
     def check(self, client: Client, tokens: int, now: float) -> None:
         """Raise RateLimited where the client has used up its rate for a request of so many tokens."""
+        if client.is_part:
+            return
         for unit, bucket, amount in self._find_buckets(client, tokens, now):
             if wait := bucket.compute_wait(amount, now):
                 raise RateLimited(
@@ -73,7 +77,11 @@ class RateLimiter:
 
     def _find_buckets(self, client: Client, tokens: int, now: float) -> list[tuple[str, TokenBucket, int]]:
         """Return for each limited unit its name, the client's bucket, and the amount of the request."""
-        amounts = (("requests", client.requests_per_minute, 1), ("tokens", client.tokens_per_minute, tokens))
+        requests = 0 if client.is_part else 1
+        amounts = (
+            ("requests", client.requests_per_minute, requests),
+            ("tokens", client.tokens_per_minute, tokens),
+        )
         return [
             (unit, self._find_bucket((client.name, unit, per_minute), now), amount)
             for unit, per_minute, amount in amounts

@@ -48,8 +48,11 @@ class Observer(Protocol):
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None: ...
 
-    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
-        """A client's request has come to the queue. refusal: the reason where it was not admitted."""
+    def client_request(
+        self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
+    ) -> None:
+        """A client's request has come to the queue. requests: 0 for a further part of one. refusal: the reason where it
+        was not admitted."""
         ...
 
 
@@ -164,13 +167,17 @@ class Dispatcher:
         self, client: Client, inputs: int, tokens: int, *, only_refusals: bool = False
     ) -> Iterator[None]:
         """Tell the observer of a client's request: that it is admitted, or with which reason it is refused inside."""
+        requests = 0 if client.is_part else 1
+        tell = partial(
+            self._observer.client_request, client.name, requests=requests, inputs=inputs, tokens=tokens
+        )
         try:
             yield
         except RequestError as error:
-            self._observer.client_request(client.name, inputs, tokens, error.reason)
+            tell(refusal=error.reason)
             raise
         if not only_refusals:
-            self._observer.client_request(client.name, inputs, tokens, None)
+            tell(refusal=None)
 
     def withdraw(self, number: int) -> None:
         """Take what still waits of a request out of the queue."""

@@ -8,7 +8,49 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
+from msgspec.structs import replace
+
 from embedserve_runtime.scheduling.clients import Client
 
-current_client: ContextVar[Client | None] = ContextVar("current_client", default=None)
-"""Set where the API key is checked; None where clients are not told apart."""
+
+class ClientRequest:
+    """One request of a client, which may run in several parts: the instances of `/vertex`, the spaces of `/v1/score`.
+
+    The first part is held against the client's rates; the others are counted only, so that a request is admitted or
+    refused as one.
+    """
+
+    __slots__ = ("_has_begun", "client")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._has_begun = False
+
+    def begin_part(self) -> Client:
+        """Return the client as the next part of the request is sent with."""
+        found, self._has_begun = self.look(), True
+        return found
+
+    def look(self) -> Client:
+        """Return the client as the next part would be sent with."""
+        return replace(self.client, is_part=True) if self._has_begun else self.client
+
+
+_current: ContextVar[ClientRequest | None] = ContextVar("current_client", default=None)
+
+
+def begin_request(client: Client | None) -> None:
+    """Set the client of the present task, and of those that it starts; None where clients are not told apart."""
+    _current.set(None if client is None else ClientRequest(client))
+
+
+def get_client() -> Client | None:
+    """Return the client of the present task, without counting anything."""
+    request = _current.get()
+    return None if request is None else request.look()
+
+
+def begin_part() -> Client | None:
+    """Return the client to send a part of the present request with."""
+    request = _current.get()
+    return None if request is None else request.begin_part()

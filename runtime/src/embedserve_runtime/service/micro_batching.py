@@ -20,7 +20,7 @@ from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
-from embedserve_runtime.service.current_client import current_client
+from embedserve_runtime.service.current_client import begin_part
 from embedserve_runtime.service.postprocessing import NO_ROWS, postprocess_dense
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 from embedserve_runtime.tokenizing import TruncationRules
@@ -93,7 +93,7 @@ class PendingRequest:
     ) -> None:
         """on_outcome: called once with the result or the error."""
         self.query = query
-        self.client = current_client.get()
+        self.client = begin_part()
         self.rendering = rendering
         self.characters = sum(map(len, query.inputs))
         self.on_outcome = on_outcome

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.scheduling.clients import Client
-from embedserve_runtime.service.current_client import current_client
+from embedserve_runtime.service.current_client import get_client
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
@@ -45,7 +44,7 @@ class _Run:
 
     __slots__ = ("_has_ended", "_result", "_waiter", "client", "size")
 
-    def __init__(self, size: int, client: Client | None) -> None:
+    def __init__(self, size: int, client: str | None) -> None:
         self.size = size
         self.client = client
         self._has_ended = False
@@ -99,7 +98,7 @@ class RepeatedInputs:
 
         Raises any RequestError.
         """
-        options, client = _get_options(query), current_client.get()
+        options, client = _get_options(query), _get_client_name()
         keys = [(cast(str, text), options) for text in query.inputs]
         if len(keys) == 1 and self._cache is None and keys[0] not in self._running:
             return await self._run(keys, query, started)  # nearly all requests of a server without a cache
@@ -135,7 +134,7 @@ class RepeatedInputs:
         )
         return EmbedResult(np.stack([rows[key].vector for key in keys]), (), (), (), (), usage)
 
-    def _find_run(self, key: Key, size: int, client: Client | None) -> tuple[_Run, int] | None:
+    def _find_run(self, key: Key, size: int, client: str | None) -> tuple[_Run, int] | None:
         """Return who runs an input, and its place there.
 
         Nobody waits for a larger request than his own, nor in the queue of another client.
@@ -147,7 +146,7 @@ class RepeatedInputs:
         return None if self._cache is None else self._cache.get(key)
 
     async def _run(self, keys: Sequence[Key], query: EmbedQuery, started: float) -> EmbedResult:
-        run, result = _Run(len(keys), current_client.get()), None
+        run, result = _Run(len(keys), _get_client_name()), None
         for index, key in enumerate(keys):
             self._running[key] = run, index
         try:
@@ -196,6 +195,11 @@ class RepeatedInputs:
             row = _Row(vector, result.usage.lengths[place], _measure_entry(key, vector))
             if row.nbytes <= cache.maxsize:
                 cache[key] = row
+
+
+def _get_client_name() -> str | None:
+    client = get_client()
+    return None if client is None else client.name
 
 
 def _measure_entry(key: Key, vector: FloatArray) -> int:

@@ -24,7 +24,7 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
-from embedserve_runtime.service.current_client import current_client
+from embedserve_runtime.service.current_client import begin_part, get_client
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
@@ -126,7 +126,7 @@ class EmbeddingService:
             check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
         wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
-        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes, current_client.get())
+        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes, begin_part())
         results, usage = await self._submit(request, characters, started, query.timeout)
         if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
             finished = postprocess_outputs(self.card, results, query, span_tokens)
@@ -160,7 +160,7 @@ class EmbeddingService:
         request = BatchRequest(
             [chunk.sequence for chunks in split for chunk in chunks],
             Output.DENSE,
-            client=current_client.get(),
+            client=begin_part(),
         )
         results, usage = await self._submit(request, sum(map(len, texts)), started, query.timeout)
         assert results.dense is not None, "asked for"
@@ -180,7 +180,7 @@ class EmbeddingService:
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
         deadline = self._compute_deadline(started, query.timeout)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
-        request = BatchRequest(sequences, Output.LOGITS, client=current_client.get())
+        request = BatchRequest(sequences, Output.LOGITS, client=begin_part())
         results, usage = await self._submit(request, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
@@ -242,7 +242,7 @@ class EmbeddingService:
     def check_room(self, count: int) -> None:
         """Refuse a request early, for its number of inputs or a full queue. Raises as `check_count` and the queue."""
         self.check_count(count)
-        self.dispatcher.check_room(count, current_client.get())
+        self.dispatcher.check_room(count, get_client())
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -251,7 +251,7 @@ class EmbeddingService:
         """Refuse what can be refused before any work is done, in TEI's order."""
         self._check_space(query.vector_space)
         self.check_count(len(query.inputs))
-        self.dispatcher.check_room(len(query.inputs), current_client.get())
+        self.dispatcher.check_room(len(query.inputs), get_client())
         if (lacking := self._find_missing_output(query.outputs)) is not None:
             given = _name_outputs(self.card.outputs)
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
@@ -268,7 +268,7 @@ class EmbeddingService:
         self._check_space(query.vector_space)
         head = self._require_reranker() if query.ranks else None
         self.check_count(len(query.items))
-        self.dispatcher.check_room(len(query.items), current_client.get())
+        self.dispatcher.check_room(len(query.items), get_client())
         head = head or self._require_classifier("classifier")
         takes_instruction = head.template is not None and head.template.takes_instruction
         if query.instruction is not None and not takes_instruction:

@@ -90,8 +90,14 @@ class Metrics:
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None:
         self._engine.batch_done(inputs, tokens, padding, seconds, failed)
 
-    def client_request(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
-        self._clients.count(client, inputs, tokens, refusal)
+    def client_request(
+        self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
+    ) -> None:
+        labelled = self._clients.find_label(client)
+        self._clients.requests.labels(labelled, refusal or "").inc(requests)
+        if refusal is None:
+            self._clients.inputs.labels(labelled).inc(inputs)
+            self._clients.tokens.labels(labelled).inc(tokens)
 
     def worker_replaced(self) -> None:
         self._engine.worker_replaced()
@@ -230,30 +236,26 @@ class _ClientSeries:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        self.requests = Counter(
             "embedserve_client_requests",
             "Requests of a client that came to the queue; reason: empty, or why they were refused.",
             ("client", "reason"),
             registry=registry,
         )
-        self._inputs = Counter(
+        self.inputs = Counter(
             "embedserve_client_inputs", "Inputs of a client admitted.", ("client",), registry=registry
         )
-        self._tokens = Counter(
+        self.tokens = Counter(
             "embedserve_client_tokens", "Tokens of a client admitted.", ("client",), registry=registry
         )
         self._names: set[str] = set()
 
-    def count(self, client: str, inputs: int, tokens: int, refusal: str | None) -> None:
-        if client not in self._names:
-            if len(self._names) >= MAX_CLIENT_NAMES:
-                client = OTHER_CLIENTS
-            else:
-                self._names.add(client)
-        self._requests.labels(client, refusal or "").inc()
-        if refusal is None:
-            self._inputs.labels(client).inc(inputs)
-            self._tokens.labels(client).inc(tokens)
+    def find_label(self, client: str) -> str:
+        """Return the name under which a client is counted."""
+        if client not in self._names and len(self._names) >= MAX_CLIENT_NAMES:
+            return OTHER_CLIENTS
+        self._names.add(client)
+        return client
 
 
 class _MetricsCollector(Collector):

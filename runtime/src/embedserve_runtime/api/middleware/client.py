@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from embedserve_runtime.api.clients import Clients
 from embedserve_runtime.api.context import get_scope_context
 from embedserve_runtime.api.routes import PROTECTED_ROUTES
-from embedserve_runtime.service.current_client import current_client
+from embedserve_runtime.service.current_client import begin_request
 
 
 class ClientMiddleware:
@@ -24,5 +24,5 @@ class ClientMiddleware:
         context = get_scope_context(scope)
         if context.route in PROTECTED_ROUTES:
             # Each request has a task of its own, so that nothing is to be reset.
-            current_client.set(self._clients.identify(context.headers, context.route))
+            begin_request(self._clients.identify(context.headers, context.route))
         await self._app(scope, receive, send)
