@@ -15,7 +15,11 @@ def litellm_openai(ask: Mapping[str, Any]) -> Any:
     import litellm
 
     answer = litellm.embedding(
-        "openai/any", input=ask["texts"], api_base=f"{ask['address']}/v1", api_key=ask["key"], max_retries=0
+        f"openai/{ask.get('model', 'any')}",
+        input=ask["texts"],
+        api_base=f"{ask['address']}/v1",
+        api_key=ask["key"],
+        max_retries=0,
     )
     return [item["embedding"] for item in answer.data]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -87,6 +88,31 @@ def with_tei(address: str, key: str) -> Ranking:
     return [(item["index"], item["score"]) for item in answer.json()]
 
 
+def with_open_webui(address: str, key: str) -> Ranking:
+    """As Open WebUI sends it and reads it (backend/open_webui/retrieval/models/external.py, ExternalReranker)."""
+    payload = {"model": "any", "query": QUERY, "documents": TEXTS, "top_n": len(TEXTS)}
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    answer = httpx.post(f"{address}/v1/rerank", content=json.dumps(payload), headers=headers)
+    answer.raise_for_status()
+    results = sorted(answer.json()["results"], key=lambda result: int(result["index"]))
+    scores = [float(result["relevance_score"]) for result in results]
+    return sorted(enumerate(scores), key=lambda item: -item[1])
+
+
+def with_litellm_proxy(address: str, key: str) -> Ranking:
+    """As the proxy of litellm 1.110.2 sends it on for a model `cohere/ranker`."""
+    payload = {"model": "ranker", "query": QUERY, "top_n": len(TEXTS), "documents": TEXTS}
+    headers = {
+        "accept": "application/json",
+        "content-type": "application/json",
+        "authorization": f"Bearer {key}",
+        "user-agent": "litellm/1.110.2",
+    }
+    answer = httpx.post(f"{address}/v2/rerank", content=json.dumps(payload), headers=headers)
+    answer.raise_for_status()
+    return [(item["index"], item["relevance_score"]) for item in answer.json()["results"]]
+
+
 def with_cohere(address: str, key: str) -> Ranking:
     with httpx.Client() as http:
         client = cohere.ClientV2(api_key=key, base_url=address, httpx_client=http)
@@ -120,6 +146,8 @@ def with_haystack(address: str, key: str) -> Ranking:
 
 CLIENTS = [
     pytest.param(with_tei, httpx.HTTPStatusError, id="httpx, TEI's route"),
+    pytest.param(with_open_webui, httpx.HTTPStatusError, id="Open WebUI's external reranker"),
+    pytest.param(with_litellm_proxy, httpx.HTTPStatusError, id="litellm's proxy"),
     pytest.param(with_cohere, cohere.UnauthorizedError, id="cohere"),
     pytest.param(with_cohere_v1, cohere.UnauthorizedError, id="cohere, version 1"),
     # It reads no status; an empty body at least is no ranking.

@@ -1,6 +1,6 @@
 """The HTTP API of Text Embeddings Inference 1.9 as one table: what a drop-in has to do, row by row.
 
-    python -m tests.runtime.api.conformance      writes docs/compatibility.md from it, and from the table of fields
+    python -m tests.runtime.api.conformance   writes docs/compatibility.md from it and the tables of clients and fields
 
 A row with a `Difference` is one where this server does something else on purpose; the row tests what it does.
 Values of vectors are tested in `test_routes`; here it is statuses, shapes and headers.
@@ -32,6 +32,7 @@ from tests.runtime.api.conformance_checks import (
     vectors,
 )
 from tests.runtime.api.fields import fields_page
+from tests.runtime.api.verified_clients import clients_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
@@ -767,7 +768,7 @@ def page() -> str:
             lines = [*lines[:-2], "No difference."]
         same = [f"`{row.request}`: {row.what} ({row.want_status})" for row in rows if not row.differs]
         lines += ["", f"The same ({len(same)}): " + "; ".join(same) + "."]
-    return "\n".join([*lines, "", *fields_page()]) + "\n"
+    return "\n".join([*lines, "", *clients_page(), "", *fields_page()]) + "\n"
 
 
 def _shown(row: Row) -> str:
