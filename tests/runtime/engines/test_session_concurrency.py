@@ -18,7 +18,7 @@ class Session:
     def __init__(self) -> None:
         self.begun, self.end = threading.Semaphore(0), threading.Event()
 
-    def run(self, _outputs: Sequence[str], _feeds: Mapping[str, object]) -> list[str]:
+    def run(self, _outputs: Sequence[str], _feeds: Mapping[str, object], _options: object) -> list[str]:
         self.begun.release()
         assert self.end.wait(SECONDS)
         return ["calling thread"]
@@ -29,6 +29,7 @@ class Session:
         _feeds: Mapping[str, object],
         callback: Callable[[list[str], object, str], None],
         user_data: object,
+        _options: object,
     ) -> None:
         threading.Thread(target=callback, args=(["thread of the session"], user_data, "")).start()
 
