@@ -43,7 +43,13 @@ def build_once(target: Path, build: Callable[[Path], None]) -> bool:
         # mkdtemp keeps others out, but a root file system made here must be readable by its own users.
         workplace.chmod(0o755)
         build(workplace)
-        workplace.rename(target)
+        try:
+            workplace.rename(target)
+        except OSError:
+            # Another process has built the same meanwhile.
+            if not target.exists():
+                raise
+            return False
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
     return True
