@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import BertModel
 
 from e2e.hub.samples import model_folder
 from embedserve_operator.kube.views.pods import Pod
@@ -19,6 +20,7 @@ from embedserve_runtime.telemetry.redaction import Redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 from tests.operator.builders import pod
 from tests.runtime.model.test_card import edit
+from tests.runtime.pipelines.folders import bert
 from tests.support.models import small_minilm
 
 
@@ -107,6 +109,20 @@ def test_a_model_that_is_yet_to_be_exported_is_understood(
     assert report.size_bytes is not None
 
 
+def test_a_guess_of_the_pooling_is_understood(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bert(tmp_path / "model", BertModel)
+    monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
+    words = ["fetch", "--model", str(tmp_path / "model"), "--store", str(tmp_path / "store")]
+    for pooling, is_guess in (("auto", True), ("mean", False)):
+        monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", pooling)
+        assert cli.main(words) == 0
+        report = read_pod(Pod.parse(left_in("fetch", 0, log))).report
+        assert report is not None
+        assert report.guesses_pooling is is_guess
+
+
 def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
     assert cli.main(["fetch", "--model", str(model_folder()), "--store", str(tmp_path / "store")]) == 0
@@ -118,4 +134,5 @@ def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: 
     assert report.vector_space is not None
     assert report.vector_space.startswith("vs2-")
     assert (report.needs_export, report.onnx_outputs) == (False, ("last_hidden_state", "sentence_embedding"))
+    assert not report.guesses_pooling
     assert report.digest is None, "a folder is used where it is, nothing is put into the store"

@@ -13,8 +13,8 @@ class Condition(Model):
     """One statement about the service."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Ready, Reconciling, Stalled, ScalingActive or AtMaximum. Reconciling, Stalled and AtMaximum exist only
-    while they are true."""
+    """Ready, Reconciling, Stalled, ScalingActive, AtMaximum or PoolingGuessed. Reconciling, Stalled, AtMaximum and
+    PoolingGuessed exist only while they are true."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -128,6 +128,9 @@ class ServedModel(Model):
     """Size of the model's files."""
     licence: str | None = None
     """Licence, as the source names it."""
+    guesses_pooling: bool | None = None
+    """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
+    pods did not say."""
     fetching: Fetching | None = None
     """How far the fetch of the model is that the spec asks for; absent while none is under way."""
 
@@ -172,6 +175,9 @@ class FetchStatus(JobStatus):
     """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     onnx_outputs: Outputs | None = None
     """What `spec.onnx.outputs` may name; absent where the fetch did not say."""
+    guesses_pooling: bool | None = None
+    """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
+    fetch did not say."""
     foreign: bool | None = None
     """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""
 

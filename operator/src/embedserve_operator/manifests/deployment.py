@@ -221,6 +221,7 @@ def format_report(report: ModelReport) -> Manifest:
         "vectorSpace": report.vector_space,
         "licence": report.licence,
         "outputs": list(report.outputs) or None,
+        "guessesPooling": report.guesses_pooling or None,
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -35,6 +35,7 @@ class ReportedModel(View):
     outputs: Items[StrictStr]
     foreign: Flag
     onnx_outputs: Maybe[Items[StrictStr]]
+    guesses_pooling: Flag
 
 
 class ReportedVariant(View):
@@ -86,6 +87,7 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
         outputs=reported.outputs,
         needs_export=reported.foreign,
         onnx_outputs=reported.onnx_outputs,
+        guesses_pooling=reported.guesses_pooling,
     )
 
 

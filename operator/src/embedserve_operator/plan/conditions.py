@@ -1,14 +1,16 @@
-"""This module builds the conditions Ready, Reconciling and Stalled.
+"""This module builds the conditions Ready, Reconciling, Stalled and PoolingGuessed.
 
 Ready says what is served now, and is true of a service that should have no pods: it has all that it should have.
 Reconciling (on the way) and Stalled (somebody has to change something) say how far it is from what the spec
-asks for; they exist only while they are true, and never both, as kstatus reads them.
+asks for; they exist only while they are true, and never both, as kstatus reads them. PoolingGuessed warns of the
+model that is served.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embedserve_operator.api.status import ServedModel
 from embedserve_operator.plan.plan import PlannedCondition
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.state.failures import Failure
@@ -17,6 +19,7 @@ from embedserve_operator.state.workloads import DeploymentState
 
 CHECKING = "Checking"
 HELD = "Held"
+MEAN_GUESSED = "MeanGuessed"
 INVALID_SPEC = "InvalidSpec"
 PREPARING = "PreparingModel"
 PREVIOUS_SERVING = "PreviousRevisionServing"
@@ -61,6 +64,17 @@ def build_conditions(inputs: ConditionInputs) -> tuple[PlannedCondition, ...]:
         why = inputs.claim_failure
         found.append(PlannedCondition("Reconciling", "True", why.reason, why.message))
     return tuple(found)
+
+
+def build_pooling_conditions(model: ServedModel | None) -> tuple[PlannedCondition, ...]:
+    """Return the condition that the served model's pooling is a guess; none where it is not, or nobody said so."""
+    if model is None or model.guesses_pooling is not True:
+        return ()
+    message = (
+        f"no file of {model.source} says how to pool, and the mean is taken, which is a guess: set spec.model.pooling; "
+        "with the value mean the vectors stay as they are"
+    )
+    return (PlannedCondition("PoolingGuessed", "True", MEAN_GUESSED, message),)
 
 
 def build_invalid_spec_conditions(problem: str) -> tuple[PlannedCondition, ...]:

@@ -171,6 +171,7 @@ def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
         licence=report.licence,
         outputs=report.outputs,
         onnx_outputs=report.onnx_outputs,
+        guesses_pooling=report.guesses_pooling or None,
         foreign=report.needs_export or None,
     )
 
@@ -265,5 +266,6 @@ def build_model_report(
         licence=fetched.licence,
         outputs=said.outputs,
         onnx_outputs=fetched.onnx_outputs,
+        guesses_pooling=fetched.guesses_pooling is True,
         needs_export=fetched.foreign is True,
     )

@@ -25,7 +25,7 @@ from embedserve_operator.state.resource import Child
 class PlannedCondition:
     """Holds a condition without its time, which only the publisher of the status knows."""
 
-    type: Literal["Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum"]
+    type: Literal["Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum", "PoolingGuessed"]
     status: Literal["True", "False"]
     reason: str
     message: str

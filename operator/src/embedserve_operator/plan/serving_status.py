@@ -15,6 +15,7 @@ from embedserve_operator.api.status import (
 from embedserve_operator.api.times import format_moment
 from embedserve_operator.manifests import service
 from embedserve_operator.manifests.metadata import build_selector
+from embedserve_operator.plan.conditions import build_pooling_conditions
 from embedserve_operator.plan.plan import PlannedCondition, PlannedStatus
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
@@ -50,7 +51,7 @@ def build_serving_status(
     spec = observed.resource.spec
     grpc = service.format_grpc_address(observed.resource, spec.service) if spec is not None else None
     return PlannedStatus(
-        conditions=conditions,
+        conditions=(*conditions, *build_pooling_conditions(model)),
         replicas=deployment.replicas if deployment is not None else 0,
         ready_replicas=deployment.ready if deployment is not None else 0,
         selector=selection,
@@ -66,7 +67,7 @@ def keep_published_status(resource: Resource, conditions: tuple[PlannedCondition
     status = resource.status
     model = status.model.model_copy(update={"fetching": None}) if status.model is not None else None
     return PlannedStatus(
-        conditions=conditions,
+        conditions=(*conditions, *build_pooling_conditions(model)),
         replicas=status.replicas or 0,
         ready_replicas=status.ready_replicas or 0,
         selector=status.selector,
@@ -92,6 +93,7 @@ def _build_served_model(
             digest=report.digest,
             size_bytes=report.size_bytes,
             licence=report.licence,
+            guesses_pooling=report.guesses_pooling or None,
         )
     # Between the end of one pod and the report of the next, nothing new is known about the revision.
     if known is not None:

@@ -21,6 +21,8 @@ class ModelReport:
     """What requests can ask for, in the words of the API; empty where nothing was reported."""
     onnx_outputs: tuple[str, ...] | None = None
     """What an ONNX file of the model can give; None where nothing was reported."""
+    guesses_pooling: bool = False
+    """Whether no file of the model says how to pool, and the mean is taken; False too where nothing was reported."""
     needs_export: bool = False
     """Whether the model belongs to no family of the runtime: its outputs are known only after it was exported.
     """

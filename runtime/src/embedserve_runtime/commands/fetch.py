@@ -64,4 +64,5 @@ def describe_fetched_model(
         "vectorSpace": card.vector_space,
         "outputs": card.output_names,
         "onnxOutputs": list_onnx_outputs(card),
+        "guessesPooling": card.guesses_pooling,
     }
