@@ -44,8 +44,8 @@ CASES = [
 ]
 
 
-# How many tokens, all of one text, amplify any rounding by their random weights, in half precision as in 8 bit; their error
-# may be twice the others'.
+# How many tokens, all of one text, amplify any rounding by their random weights, in half precision as in 8 bit; their
+# error may be twice the others'.
 AMPLIFIED = {"ministral3, causal": 3}
 
 
