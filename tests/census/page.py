@@ -33,12 +33,12 @@ class Outcome(StrEnum):
 
 
 MEANINGS: Mapping[Outcome, str] = {
-    Outcome.EXACT: "served; on both engines equal to the loader that its authors recommend, within 1e-4 in float32",
-    Outcome.GPU: f"the same, and more than {MAX_PARAMETERS_ON_CPU_M:,} million parameters (16 GB in float32)",
+    Outcome.EXACT: "served; both engines match the loader that its authors recommend, within 1e-4 in float32",
+    Outcome.GPU: f"the same, but has more than {MAX_PARAMETERS_ON_CPU_M:,} million parameters (16 GB in float32)",
     Outcome.EXPORT: "refused, unless [`embedserve convert`](conversion.md) exports it with torch and transformers",
-    Outcome.REFUSED: "refused at the start, with the words of the table",
-    Outcome.WRONG: "served, as something that it is not: set `model.task`, or do not serve it",
-    Outcome.UNKNOWN: "nobody who made the table knows its model type",
+    Outcome.REFUSED: "refused at start, with the message in the table",
+    Outcome.WRONG: "served as another kind of model: set `model.task`, or do not serve it",
+    Outcome.UNKNOWN: "its model type is not known",
 }
 TASKS = {
     "dense": "Dense vectors",
@@ -53,16 +53,17 @@ HEAD = """\
 
 <!-- Written by `python -m tests.census.page`; the rows are in tests/census/repositories.csv. -->
 
-What becomes of {count} repositories that people serve. None of them was loaded for this table: for each *kind* of
-repository (its task, its encoder, what stands behind the encoder) the tests write a small folder with the same files,
-keys and shapes and random weights, the runtime reads it as at a start, and where it is served both engines are compared
-with the loader that its authors recommend. `make census-online` does the same with the repositories themselves.
+Whether {count} popular repositories can be served. The table was made without the repositories' weights. For each
+*kind* of repository (its task, its encoder, and what follows the encoder) the tests write a small folder with the same
+files, keys and shapes and random weights. The runtime reads it as it would at start, and if it serves the model, both
+engines are compared with the loader that the authors recommend. `make census-online` does the same with the
+repositories themselves.
 
 | | repositories | |
 |---|---|---|
 """
 NOTE = """
-A name in *italics*: its model type is from memory, nobody has read it in the repository. Beside the name: the kind.
+If a name is in *italics*, its model type was not read from the repository. The second column is the kind.
 """
 
 
@@ -96,7 +97,7 @@ def render(verdicts: Mapping[Kind, Verdict]) -> str:
     )
     page += NOTE
     for task, title in TASKS.items():
-        page += f"\n## {title}\n\n| repository | kind | | words |\n|---|---|---|---|\n"
+        page += f"\n## {title}\n\n| repository | kind | | message |\n|---|---|---|---|\n"
         for one in repositories:
             if one.kind.task == task:
                 page += _render_row(one, outcomes[one.name], verdicts[one.kind])

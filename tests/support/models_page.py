@@ -37,7 +37,7 @@ TABLE = (
         "BERT, RoBERTa, XLM-RoBERTa, CamemBERT",
         ("bert", "roberta", "xlm-roberta", "camembert"),
         ("bert", "roberta", "xlm-roberta", "camembert"),
-        "absolute positions; old norm names (gamma, beta); names with and without the prefix of a head",
+        "absolute positions; older names of norms (gamma, beta); names with and without the prefix of a head",
         "relative positions, decoders",
         ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-m3", "intfloat/multilingual-e5-large"),
         heads=(
@@ -51,7 +51,7 @@ TABLE = (
         "ELECTRA",
         ("electra",),
         ("electra",),
-        "embeddings of another width than the layers, behind whose norm the projection stands",
+        "embeddings of another width than the layers, projected after their norm",
         "as BERT",
         ("cross-encoder/ms-marco-electra-base",),
         heads=("Electra",),
@@ -60,7 +60,7 @@ TABLE = (
         "ALBERT",
         ("albert",),
         ("albert",),
-        "layers that share their weights (in memory each has its own), narrow embeddings",
+        "layers that share their weights (each has a copy in memory), narrow embeddings",
         "several groups of layers, embeddings as wide as the layers",
         ("sentence-transformers/paraphrase-albert-small-v2",),
         heads=("Albert",),
@@ -79,7 +79,7 @@ TABLE = (
         ("mpnet",),
         ("mpnet",),
         "relative position bias shared by all layers",
-        "another number of buckets than 32 (transformers computes no other)",
+        "a number of buckets other than 32 (transformers computes no other)",
         ("sentence-transformers/all-mpnet-base-v2",),
         heads=("MPNet",),
     ),
@@ -88,7 +88,7 @@ TABLE = (
         ("modernbert",),
         ("modernbert",),
         "local and global layers, two rotary bases, all biases on or off",
-        "unknown types of layers",
+        "unknown layer types",
         ("nomic-ai/modernbert-embed-base", "Alibaba-NLP/gte-modernbert-base"),
         heads=("ModernBert",),
     ),
@@ -118,20 +118,20 @@ TABLE = (
         "NomicBERT v2",
         ("nomic_bert",),
         ("nomic v2",),
-        "a mixture of experts in every n-th layer; each token runs only through the experts that it chose",
-        "gated or shared experts, experts that choose their tokens, shares made to sum to one",
+        "a mixture of experts in every n-th layer; a token runs only through the experts chosen for it",
+        "gated or shared experts, experts that choose their tokens, normalised router weights",
         ("nomic-ai/nomic-embed-text-v2-moe",),
-        oracle="our own, from the public description",
+        oracle="the project's own, from the public description",
     ),
     FamilyRow(
         "JinaBERT v2",
         ("bert",),
         ("jina,",),
-        'config.json says "bert" and names Jina\'s code or `alibi`; gates by GELU or ReLU',
+        'config.json says "bert" and names Jina\'s code or `alibi`; MLPs gated by GELU or ReLU',
         "absolute positions, MLPs without a gate",
         ("jinaai/jina-embeddings-v2-base-en", "jinaai/jina-embeddings-v2-small-en"),
         heads=("JinaBert",),
-        oracle="our own, from the public description",
+        oracle="the project's own, from the public description",
     ),
     FamilyRow(
         "JinaBERT v2 for code",
@@ -140,13 +140,13 @@ TABLE = (
         "norms on queries and keys over all heads; `auto_map` names jina-bert-v2-qk-post-norm",
         "as above, and without those norms",
         ("jinaai/jina-embeddings-v2-base-code",),
-        oracle="our own, from the public description",
+        oracle="the project's own, from the public description",
     ),
     FamilyRow(
         "jina-embeddings-v3",
         ("jina_embeddings_v3",),
         ("jina_embeddings_v3",),
-        "as transformers saves it; the adapters for tasks, which lie in folders of their own, are not read",
+        "the layout that transformers saves; task adapters in separate folders are not used",
         "the layout of Jina's own code (`position_embedding_type: rotary`)",
         ("jinaai/jina-embeddings-v3-hf",),
         heads=("JinaEmbeddingsV3",),
@@ -156,7 +156,7 @@ TABLE = (
         ("t5",),
         ("t5",),
         "relative position bias shared by all layers, with and without a gate; up to `n_positions` tokens, else 512",
-        "models that answer with their decoder",
+        "models whose result is the decoder's",
         (
             "sentence-transformers/gtr-t5-base",
             "sentence-transformers/sentence-t5-xl",
@@ -169,7 +169,7 @@ TABLE = (
         ("deberta",),
         "both position terms or one, log buckets, shared projections, norm of the relative table; the convolution of "
         "v2 xlarge; embeddings of another width than the layers",
-        "heads whose size is not the hidden size's part, grouped or even convolutions, pooling of another size",
+        "heads of another size than hidden size / heads, grouped convolutions or even kernels, pooling of another size",
         ("mixedbread-ai/mxbai-rerank-base-v1", "microsoft/deberta-v3-base"),
         heads=("DebertaV2",),
     ),
@@ -179,7 +179,7 @@ TABLE = (
         ("qwen2", "qwen3"),
         "causal, or bidirectional by `is_causal` or `use_bidirectional_attention` (`bidirectional_pplx_qwen3` always "
         "is); windows; grouped heads",
-        "code of the repository's own (`auto_map`) where neither key is given",
+        "the repository's own code (`auto_map`) without either key",
         ("Qwen/Qwen3-Embedding-0.6B", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
         heads=(
             "Qwen2",
@@ -191,7 +191,7 @@ TABLE = (
         ("mistral", "ministral3"),
         ("mistral", "ministral3"),
         "causal or bidirectional, with and without a window; Ministral 3 up to `original_max_position_embeddings` "
-        "tokens, behind which it scales its queries",
+        "tokens, beyond which it would scale its queries",
         "as Qwen; `layer_types`",
         ("intfloat/e5-mistral-7b-instruct", "nvidia/Nemotron-3-Embed-1B-BF16"),
         heads=("Mistral",),
@@ -221,46 +221,46 @@ HEAD = """\
 
 <!-- Written by `python -m tests.support.models_page`; change the table there. -->
 
-A family is a short file in `model/families/` that reads `config.json` and describes the encoder; both engines run the
-description, ONNX Runtime on CPUs and torch. Whatever would change the vectors and is not supported stops the start
-with the file and the field. `config.json` is read as transformers 4 and as transformers 5 save it.
+Encoders of these families are served, with ONNX Runtime on CPUs and with torch on CPUs and GPUs. The family is chosen
+by `model_type` in `config.json`, as saved by transformers 4 or 5. If a value in it would change the vectors and is
+not supported, the server does not start, and the message names the file and the field.
 
-| family | `model_type` | what works | refused by name |
+| family | `model_type` | supported | refused |
 |---|---|---|---|
 """
 ROTARY = """
-Rotary scaling: default, linear, dynamic (up to the trained length, where it rests), yarn, llama3, and ntk of GTE.
-Every other type is refused.
+Rotary scaling may be default, linear, dynamic (up to the trained length, where it has no effect), yarn, llama3, or
+GTE's ntk. Every other type is refused.
 
-## Known and not served
+## Not supported
+
+These model types are refused with the reason given here. `embedserve convert` exports none of those that read images
+or sound; it may export the others.
 
 | `model_type` | why |
 |---|---|
 {refused}
-Of the first ones, which read more than text, `embedserve convert` exports nothing either; of the others it may.
-
 ## Heads
 
-A classifier (rerankers among them) is found by the name of its class in `architectures` of `config.json`, as are a
-masked-LM head (sparse vectors) and a token classifier with one label (token weights beside dense vectors; see
-[heads](heads.md#dense-and-sparse-of-one-forward)). The classes, `...` standing for `ForSequenceClassification`,
+The class in `architectures` of `config.json` decides whether a model has a classifier (also for rerankers), a
+masked-LM head (sparse vectors), or a token classifier with one label (token weights beside dense vectors; see
+[heads](heads.md#dense-and-sparse-of-one-forward)). In the table, `...` stands for `ForSequenceClassification`,
 `ForMaskedLM` or `ForTokenClassification`:
 
 | family | classifiers | masked LM | token weights |
 |---|---|---|---|
 """
 TESTED = """
-Classifiers of decoders read the last token of a text whose id is not `pad_token_id`, as transformers 5 does: a text
-that itself ends with that id is read at the token before.
+Classifiers of decoders read the last token whose id is not `pad_token_id`, as transformers 5 does.
 
-## Tested against
+## Tests
 
-Tiny random models of odd shapes run on both engines, and every sequence is compared with the oracle computing it alone
-(`tests/runtime/engines/cases.py`, `tests/runtime/heads/head_cases.py`): one token, two, 17, the longest of the model,
-and around the edge of each window. The repositories are examples of what the family is for; their weights are not part
-of these tests.
+Tiny random models with unusual shapes run on both engines, and each sequence is compared with what the reference
+computes for it alone (`tests/runtime/engines/cases.py`, `tests/runtime/heads/head_cases.py`). The lengths are 1, 2
+and 17 tokens, the model's maximum, and around the edge of each window. The columns count the models. The repositories
+are examples of the family; their weights are not part of these tests.
 
-| family | encoders | with a head | oracle | examples |
+| family | encoders | with a head | reference | examples |
 |---|---|---|---|---|
 """
 

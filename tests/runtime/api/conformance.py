@@ -62,18 +62,18 @@ LONG = "hello " * 50
 SIMILAR = {"inputs": {"source_sentence": "hello", "sentences": ["hello", "world"]}}
 RERANK = {"query": "hello", "texts": ["hello", "world"]}
 
-_JSON_ERRORS = Difference("text/plain, or an empty body", "TEI's own error JSON", "clients parse one shape")
+_JSON_ERRORS = Difference("text/plain, or an empty body", "TEI's own error JSON", "clients parse one format")
 _KEPT_OPEN = Difference(
     "32 inputs a request by default",
-    "no limit unless `batching.max_client_batch_size` sets one",
-    "batches are made inside; the queue and the body are bounded",
+    "no limit unless `batching.max_client_batch_size` is set",
+    "the server forms the batches; the queue and the body have limits",
 )
 
 ROUTES = (
-    Row("/embed gives a list of lists for one text too", "/embed", {"inputs": "hello"}, 200, vectors(1)),
+    Row("/embed returns a list of lists for one text too", "/embed", {"inputs": "hello"}, 200, vectors(1)),
     Row("/embed keeps the order of a batch", "/embed", {"inputs": ["hello", "world"]}, 200, vectors(2)),
     Row(
-        "/embed_all gives the states of all tokens, special ones too",
+        "/embed_all returns the states of all tokens, with special tokens",
         "/embed_all",
         {"inputs": ["hello", "a vector"]},
         200,
@@ -87,7 +87,7 @@ ROUTES = (
         error("Backend", "no sparse vectors"),
     ),
     Row(
-        "/embed_sparse gives entries by ascending index",
+        "/embed_sparse returns entries by ascending index",
         "/embed_sparse",
         {"inputs": ["hello", "a vector"]},
         200,
@@ -95,7 +95,7 @@ ROUTES = (
         server="splade",
     ),
     Row(
-        "/rerank gives all texts, the best first",
+        "/rerank returns all texts, best first",
         "/rerank",
         RERANK,
         200,
@@ -103,7 +103,7 @@ ROUTES = (
         server="reranker",
     ),
     Row(
-        "/predict gives all labels of one text, the likeliest first",
+        "/predict returns all labels of a text, most likely first",
         "/predict",
         {"inputs": "hello"},
         200,
@@ -111,7 +111,7 @@ ROUTES = (
         server="classifier",
     ),
     Row(
-        "/predict gives a list for each of a batch",
+        "/predict returns a list for each input of a batch",
         "/predict",
         {"inputs": [["hello"], ["hello", "world"]]},
         200,
@@ -119,7 +119,7 @@ ROUTES = (
         server="classifier",
     ),
     Row(
-        "/predict takes a reranker too",
+        "/predict works with a reranker too",
         "/predict",
         {"inputs": ["hello", "world"]},
         200,
@@ -150,11 +150,13 @@ ROUTES = (
         424,
         error("Backend", "classifier"),
     ),
-    Row("/similarity gives a list of numbers", "/similarity", SIMILAR, 200, lambda a: len(a.json()) == 2),
-    Row("/v1/embeddings has OpenAI's shape", "/v1/embeddings", {"input": ["a", "b"]}, 200, openai_list(2)),
+    Row("/similarity returns a list of numbers", "/similarity", SIMILAR, 200, lambda a: len(a.json()) == 2),
+    Row(
+        "/v1/embeddings returns OpenAI's format", "/v1/embeddings", {"input": ["a", "b"]}, 200, openai_list(2)
+    ),
     Row("/embeddings is the same route", "/embeddings", {"input": "a"}, 200, openai_list(1)),
     Row(
-        "/tokenize gives a list of lists",
+        "/tokenize returns a list of lists",
         "/tokenize",
         {"inputs": "hello world"},
         200,
@@ -165,9 +167,9 @@ ROUTES = (
             ("[SEP]", True, None, None),
         ),
     ),
-    Row("/decode gives a list", "/decode", {"ids": [9, 10]}, 200, equals(["hello world"])),
+    Row("/decode returns a list", "/decode", {"ids": [9, 10]}, 200, equals(["hello world"])),
     Row(
-        "/info tells the kind of model",
+        "/info shows the kind of model",
         "GET /info",
         None,
         200,
@@ -176,8 +178,8 @@ ROUTES = (
         ),
     ),
     Row("/health is empty", "GET /health", None, 200, empty),
-    Row("/ping is /health", "GET /ping", None, 200, empty),
-    Row("GET / is /health", "GET /", None, 200, empty),
+    Row("/ping is the same as /health", "GET /ping", None, 200, empty),
+    Row("GET / is the same as /health", "GET /", None, 200, empty),
     Row("/health is 503 while unhealthy", "GET /health", None, 503, error("Unhealthy"), server="loading"),
     Row(
         "requests are refused while the model is loaded",
@@ -186,12 +188,12 @@ ROUTES = (
         503,
         error("Unhealthy", "not ready"),
         Difference(
-            "connection refused", "503 with the phase", "probes and people can tell loading from dead"
+            "connection refused", "503 with the phase", "probes can tell a loading server from a dead one"
         ),
         server="loading",
     ),
     Row(
-        "/metrics is Prometheus's text",
+        "/metrics is in Prometheus's text format",
         "GET /metrics",
         None,
         200,
@@ -199,13 +201,21 @@ ROUTES = (
             'te_request_count{method="single"} 0.0' in a.text and "te_request_duration_bucket" in a.text
         ),
         Difference(
-            "empty until the first request", "all series from the first scrape", "alerts on absent series"
+            "empty until the first request",
+            "all series from the first scrape",
+            "alerts on absent series work",
         ),
     ),
     Row(
         "/docs is a page", "GET /docs", None, 200, lambda a: a.headers["content-type"].startswith("text/html")
     ),
-    Row("its document", "GET /api-doc/openapi.json", None, 200, lambda a: "/embed" in a.json()["paths"]),
+    Row(
+        "the OpenAPI document",
+        "GET /api-doc/openapi.json",
+        None,
+        200,
+        lambda a: "/embed" in a.json()["paths"],
+    ),
     Row(
         "/info of a reranker",
         "GET /info",
@@ -232,7 +242,7 @@ ROUTES = (
         lambda a: a.json()["model_type"] == {"embedding": {"pooling": "splade"}},
         server="splade",
     ),
-    Row("POST / predicts", "/", {"inputs": "hello"}, 200, labelled(), server="classifier"),
+    Row("POST / predicts with a classifier", "/", {"inputs": "hello"}, 200, labelled(), server="classifier"),
     Row(
         "POST / ranks with a reranker",
         "/",
@@ -241,7 +251,14 @@ ROUTES = (
         both(ranked("index", "score"), timed),
         server="reranker",
     ),
-    Row("POST / gives sparse vectors", "/", {"inputs": "hello"}, 200, sparse(1), server="splade"),
+    Row(
+        "POST / returns sparse vectors of a sparse model",
+        "/",
+        {"inputs": "hello"},
+        200,
+        sparse(1),
+        server="splade",
+    ),
     Row(
         "/vertex ranks and predicts, instance by instance",
         "/vertex",
@@ -253,15 +270,15 @@ ROUTES = (
     Row("POST / embeds", "/", {"inputs": "hello"}, 200, both(vectors(1), timed)),
     Row("/invocations embeds", "/invocations", {"inputs": ["a", "b"]}, 200, vectors(2)),
     Row(
-        "POST / compares",
+        "POST / computes similarities",
         "/",
         SIMILAR,
         200,
         lambda a: len(a.json()) == 2,
         Difference(
-            "similarity only if the environment says `TASK=sentence-similarity`",
-            "by the shape of `inputs`",
-            "one server answers both kinds of client",
+            "similarity only with `TASK=sentence-similarity` in the environment",
+            "decided by the shape of `inputs`",
+            "one server can answer both kinds of client",
         ),
     ),
     Row(
@@ -271,9 +288,9 @@ ROUTES = (
         200,
         lambda a: [len(part) for part in a.json()["predictions"]] == [1, 2],
     ),
-    Row("/vertex takes re-rankers' instances", "/vertex", {"instances": [RERANK]}, 424, error("Backend")),
+    Row("/vertex accepts instances for rerankers", "/vertex", {"instances": [RERANK]}, 424, error("Backend")),
     Row(
-        "/vertex names a bad instance",
+        "/vertex names an invalid instance",
         "/vertex",
         {"instances": [{"inputs": "a"}, 5]},
         422,
@@ -291,7 +308,7 @@ FIELDS = (
         server="reranker",
     ),
     Row(
-        "/rerank without raw_scores gives sigmoids",
+        "/rerank without raw_scores returns sigmoids",
         "/rerank",
         RERANK,
         200,
@@ -299,7 +316,7 @@ FIELDS = (
         server="reranker",
     ),
     Row(
-        "/predict raw_scores gives logits",
+        "/predict with raw_scores returns logits",
         "/predict",
         {"inputs": "hello", "raw_scores": True},
         200,
@@ -310,14 +327,14 @@ FIELDS = (
     Row("texts and arrays of ids may be mixed", "/embed", {"inputs": ["a", [5, 6]]}, 200, vectors(2)),
     Row("unknown fields are ignored", "/embed", {"inputs": "a", "options": {}}, 200, vectors(1)),
     Row(
-        "truncate null takes the server's setting",
+        "truncate null uses the server's setting",
         "/embed",
         {"inputs": LONG, "truncate": None},
         200,
         vectors(1),
     ),
     Row(
-        "truncate false refuses",
+        "truncate false refuses a long text",
         "/embed",
         {"inputs": LONG, "truncate": False},
         422,
@@ -339,13 +356,13 @@ FIELDS = (
     ),
     Row("prompt_name by name", "/embed", {"inputs": "a", "prompt_name": "query"}, 200, vectors(1)),
     Row(
-        "an unknown prompt lists those that there are",
+        "an unknown prompt is refused with a list of the known ones",
         "/embed",
         {"inputs": "a", "prompt_name": "nope"},
         422,
         error("Validation", 'Available prompts: ["query"]'),
     ),
-    Row("dimensions cut", "/embed", {"inputs": "a", "dimensions": 4}, 200, vectors(1, 4)),
+    Row("dimensions shorten the vectors", "/embed", {"inputs": "a", "dimensions": 4}, 200, vectors(1, 4)),
     Row("dimensions 0", "/embed", {"inputs": "a", "dimensions": 0}, 422, error("Validation")),
     Row(
         "dimensions beyond the model's", "/embed", {"inputs": "a", "dimensions": 9}, 422, error("Validation")
@@ -356,17 +373,17 @@ FIELDS = (
         {"inputs": "a", "normalize": None, "truncation_direction": None},
         200,
         vectors(1),
-        Difference("422 for most", "the same as without it", "clients write null for what is not set"),
+        Difference("422 for most", "the same as leaving it out", "clients send null for unset fields"),
     ),
-    Row("/embed_all takes a prompt", "/embed_all", {"inputs": "a", "prompt_name": "query"}, 200, states(5)),
+    Row("/embed_all accepts a prompt", "/embed_all", {"inputs": "a", "prompt_name": "query"}, 200, states(5)),
     Row("/rerank without texts", "/rerank", {"query": "a", "texts": []}, 400, error("Empty")),
     Row("/rerank without a query", "/rerank", {"texts": ["a"]}, 422, error("Validation")),
-    Row("/predict takes a pair", "/predict", {"inputs": ["a", "b"]}, 424, error("Backend")),
-    Row("/predict takes a batch", "/predict", {"inputs": [["a"], ["a", "b"]]}, 424, error("Backend")),
+    Row("/predict accepts a pair", "/predict", {"inputs": ["a", "b"]}, 424, error("Backend")),
+    Row("/predict accepts a batch", "/predict", {"inputs": [["a"], ["a", "b"]]}, 424, error("Backend")),
     Row("/predict refuses three texts", "/predict", {"inputs": ["a", "b", "c"]}, 422, error("Validation")),
     Row("/predict refuses an empty list", "/predict", {"inputs": []}, 422, error("Validation")),
     Row(
-        "/similarity takes parameters",
+        "/similarity accepts parameters",
         "/similarity",
         {**SIMILAR, "parameters": {"prompt_name": "query", "truncate": True}},
         200,
@@ -387,9 +404,9 @@ FIELDS = (
         422,
         openai_error("Validation"),
         Difference(
-            "taken",
+            "accepted",
             "refused unless `server.openai_token_ids` is set",
-            "clients send the ids of OpenAI's own tokenizers, which are other words here",
+            "clients send ids of OpenAI's tokenizers, which are other words in the model's vocabulary",
         ),
     ),
     Row(
@@ -427,7 +444,7 @@ FIELDS = (
         200,
         tokens(("query", False, 0, 5), (":", False, 5, 6), ("é", False, 7, 9), ("hello", False, 10, 15)),
     ),
-    Row("/decode takes a batch", "/decode", {"ids": [[9], [10]]}, 200, equals(["hello", "world"])),
+    Row("/decode accepts a batch", "/decode", {"ids": [[9], [10]]}, 200, equals(["hello", "world"])),
     Row("/decode skips special tokens", "/decode", {"ids": [2, 9, 3]}, 200, equals(["hello"])),
     Row(
         "/decode keeps special tokens",
@@ -440,39 +457,39 @@ FIELDS = (
 
 SEMANTICS = (
     Row(
-        "a default prompt leaves /rerank alone",
+        "a default prompt does not affect /rerank",
         "/rerank",
         RERANK,
         200,
         ranked("index", "score"),
         Difference(
-            "422 whenever the model has a default prompt",
-            "prompts are for vectors; pairs get none",
-            "a re-ranker with prompts could rank nothing",
+            "422 if the model has a default prompt",
+            "prompts apply to embeddings; pairs get none",
+            "otherwise a reranker with prompts could not rank",
         ),
         server="prompted reranker",
     ),
     Row(
-        "texts with equal scores are ranked in their order",
+        "texts with equal scores keep their order",
         "/rerank",
         {"query": "hello", "texts": ["world", "world", "world"]},
         200,
         lambda a: [item["index"] for item in a.json()] == [0, 1, 2],
         Difference(
-            "the later one first", "the earlier one first", "the order that was sent is the better guess"
+            "the later one first", "the earlier one first", "the order of the request is the better guess"
         ),
         server="reranker",
     ),
     Row(
-        "a classifier of several labels at once gives sigmoids",
+        "a multi-label classifier returns sigmoids",
         "/predict",
         {"inputs": "hello"},
         200,
         lambda a: abs(sum(item["score"] for item in a.json()) - 1) > 1e-3,
         Difference(
-            "softmax whenever there is more than one label",
-            "what `problem_type` and the cross-encoder's activation say",
-            "scores of labels that do not exclude each other must not add up to 1",
+            "softmax if there is more than one label",
+            "decided by `problem_type` and the cross-encoder's activation",
+            "labels that do not exclude each other need independent scores",
         ),
         server="multi-label classifier",
     ),
@@ -490,7 +507,7 @@ SEMANTICS = (
         {"inputs": [[9]], "prompt_name": "query"},
         422,
         error("Validation", "prompt"),
-        Difference("decoded, put together, encoded", "refused", "decoding loses information"),
+        Difference("decoded, joined with the prompt, encoded", "refused", "decoding loses information"),
     ),
     Row(
         "left truncation with a prompt",
@@ -498,7 +515,11 @@ SEMANTICS = (
         {"inputs": LONG, "truncation_direction": "Left", "prompt_name": "query"},
         200,
         vectors(1),
-        Difference("cuts the prompt off first", "the prompt stays", "the vector would be of another kind"),
+        Difference(
+            "cuts the prompt off first",
+            "the prompt stays",
+            "a vector without its prompt cannot be compared with the others",
+        ),
     ),
     Row(
         "ids outside the vocabulary",
@@ -506,7 +527,7 @@ SEMANTICS = (
         {"ids": [9, 4000]},
         422,
         error("Validation", "vocabulary"),
-        Difference("left out of the text", "refused by name", "a text with holes looks right"),
+        Difference("left out of the text", "refused by name", "missing tokens would go unnoticed"),
     ),
     Row(
         "a very long text without truncation",
@@ -516,12 +537,12 @@ SEMANTICS = (
         error("Validation", "characters"),
     ),
     Row(
-        "values that are no finite numbers",
+        "values that are not finite",
         "/embed",
         {"inputs": "hello"},
         500,
         error("Backend", "finite"),
-        Difference("`null` with status 200", "500", "`null` breaks clients later and elsewhere"),
+        Difference("`null` with status 200", "500", "`null` makes clients fail later, elsewhere"),
         server="not finite",
     ),
     Row(
@@ -530,7 +551,7 @@ SEMANTICS = (
         {"inputs": "hello"},
         200,
         equals([[0.0] * 8]),
-        Difference("`null` in every place", "stays zero", "`null` breaks clients later and elsewhere"),
+        Difference("`null` for every value", "stays zero", "`null` makes clients fail later, elsewhere"),
         server="zero",
     ),
     Row(
@@ -539,7 +560,7 @@ SEMANTICS = (
         SIMILAR,
         200,
         equals([0.0, 0.0]),
-        Difference("undefined", "0", "no direction, no similarity"),
+        Difference("undefined", "0", "a vector without direction is similar to none"),
         server="zero",
     ),
 )
@@ -554,7 +575,7 @@ LIMITS = (
         server="small",
     ),
     Row(
-        "so for /tokenize",
+        "a /tokenize batch beyond the limit",
         "/tokenize",
         {"inputs": ["a"] * 3},
         422,
@@ -562,16 +583,23 @@ LIMITS = (
         server="small",
     ),
     Row(
-        "so for /decode",
+        "a /decode batch beyond the limit",
         "/decode",
         {"ids": [[5]] * 3},
         422,
         error("Validation", "batch size"),
         server="small",
     ),
-    Row("so for /predict", "/predict", {"inputs": [["a"]] * 3}, 422, error("Validation"), server="small"),
     Row(
-        "so for OpenAI",
+        "a /predict batch beyond the limit",
+        "/predict",
+        {"inputs": [["a"]] * 3},
+        422,
+        error("Validation"),
+        server="small",
+    ),
+    Row(
+        "an OpenAI batch beyond the limit",
         "/v1/embeddings",
         {"input": ["a"] * 3},
         422,
@@ -579,18 +607,21 @@ LIMITS = (
         server="small",
     ),
     Row(
-        "the source of a similarity counts", "/similarity", SIMILAR, 422, error("Validation"), server="small"
+        "the source sentence of a similarity counts towards the limit",
+        "/similarity",
+        SIMILAR,
+        422,
+        error("Validation"),
+        server="small",
     ),
     Row("40 inputs", "/embed", {"inputs": ["a"] * 40}, 200, vectors(40), _KEPT_OPEN),
     Row(
-        "no room",
+        "no room for the request",
         "/embed",
         {"inputs": "a"},
         429,
         both(error("Overloaded"), lambda a: int(a.headers["retry-after"]) >= 1),
-        Difference(
-            "no `Retry-After`", "`Retry-After` from the measured rate", "clients know when to come back"
-        ),
+        Difference("no `Retry-After`", "`Retry-After` from the measured rate", "clients know when to retry"),
         server="full",
     ),
 )
@@ -598,18 +629,24 @@ LIMITS = (
 ERRORS = (
     Row("an empty batch", "/embed", {"inputs": []}, 400, error("Empty")),
     Row("an empty text", "/embed", {"inputs": ""}, 400, error("Empty")),
-    Row("an empty text in a batch fails it all", "/embed", {"inputs": ["a", ""]}, 400, error("Empty", "1")),
+    Row("an empty text fails the whole batch", "/embed", {"inputs": ["a", ""]}, 400, error("Empty", "1")),
     Row("an empty text to tokenize", "/tokenize", {"inputs": ""}, 400, error("Empty")),
     Row("no ids to decode", "/decode", {"ids": []}, 400, error("Empty")),
     Row("OpenAI with an empty text", "/v1/embeddings", {"input": ""}, 400, openai_error("Empty")),
-    Row("the order: empty before the kind of model", "/embed_sparse", {"inputs": []}, 400, error("Empty")),
+    Row(
+        "an empty batch is reported before a wrong kind of model",
+        "/embed_sparse",
+        {"inputs": []},
+        400,
+        error("Empty"),
+    ),
     Row(
         "engine failures",
         "/embed",
         {"inputs": "hello"},
         500,
         error("Backend", "out of memory"),
-        Difference("424", "500", "clients retry 5xx; 424 stays for the wrong kind of model"),
+        Difference("424", "500", "clients retry 5xx; 424 means the wrong kind of model"),
         server="broken",
     ),
     Row(
@@ -619,13 +656,13 @@ ERRORS = (
         422,
         openai_error("Validation"),
         Difference(
-            "flat", "flat keys, and OpenAI's nested `error` beside them", "the official client reads that"
+            "flat", "flat keys, and OpenAI's nested `error` beside them", "OpenAI's client reads `error`"
         ),
     ),
     Row("malformed JSON", "/embed", b"{", 400, error("Validation", "JSON"), _JSON_ERRORS),
     Row("JSON of the wrong shape", "/embed", {"inputs": 5}, 422, error("Validation"), _JSON_ERRORS),
     Row(
-        "a body over the bound",
+        "a body above the limit",
         "/embed",
         b'"' + b"a" * 5_000,
         413,
@@ -648,7 +685,7 @@ ERRORS = (
         b'{"inputs":"a"}',
         200,
         vectors(1),
-        Difference("415", "taken as JSON", "curl's users"),
+        Difference("415", "read as JSON", "convenient with curl"),
     ),
     Row("an unknown path", "GET /nope", None, 404, error("Validation"), _JSON_ERRORS),
     Row("a wrong method", "GET /embed", None, 405, error("Validation"), _JSON_ERRORS),
@@ -671,25 +708,32 @@ ERRORS = (
         server="keys",
         headers={"authorization": "Bearer two"},
     ),
-    Row("/info asks for the key", "GET /info", None, 401, empty, server="keys"),
-    Row("/health does not", "GET /health", None, 200, empty, server="keys"),
-    Row("/ping does not", "GET /ping", None, 200, empty, server="keys"),
-    Row("/metrics does not", "GET /metrics", None, 200, lambda a: "te_queue_size" in a.text, server="keys"),
-    Row("/docs does not", "GET /docs", None, 200, lambda a: "Swagger" in a.text, server="keys"),
+    Row("/info requires the key", "GET /info", None, 401, empty, server="keys"),
+    Row("/health requires no key", "GET /health", None, 200, empty, server="keys"),
+    Row("/ping requires no key", "GET /ping", None, 200, empty, server="keys"),
+    Row(
+        "/metrics requires no key",
+        "GET /metrics",
+        None,
+        200,
+        lambda a: "te_queue_size" in a.text,
+        server="keys",
+    ),
+    Row("/docs requires no key", "GET /docs", None, 200, lambda a: "Swagger" in a.text, server="keys"),
     Row(
         "OpenAI's clients without a key",
         "/v1/embeddings",
         {"input": "a"},
         401,
         lambda a: a.json()["error"]["code"] == "Unauthorized" and a.headers["www-authenticate"] == "Bearer",
-        Difference("an empty body", "OpenAI's error JSON", "their users see a sentence"),
+        Difference("an empty body", "OpenAI's error JSON", "the client shows the message"),
         server="keys",
     ),
 )
 
 HEADERS = (
     *(
-        Row(f"{path} tells counts and times", path, body, 200, timed)
+        Row(f"{path} returns counts and times", path, body, 200, timed)
         for path, body in (
             ("/embed", {"inputs": "a"}),
             ("/embed_all", {"inputs": "a"}),
@@ -698,7 +742,7 @@ HEADERS = (
         )
     ),
     *(
-        Row(f"{request} does not", request, body, 200, untimed)
+        Row(f"{request} returns no counts or times", request, body, 200, untimed)
         for request, body in (
             ("/tokenize", {"inputs": "a"}),
             ("/decode", {"ids": [9]}),
@@ -720,7 +764,7 @@ HEADERS = (
         {"inputs": "a"},
         200,
         lambda a: "x-compute-type" not in a.headers,
-        Difference("`gpu+optimized`, on CPUs too", "not sent", "it says nothing"),
+        Difference("`gpu+optimized`, also on CPUs", "not sent", "it carries no information"),
     ),
     Row(
         "a page of another origin",
@@ -729,7 +773,9 @@ HEADERS = (
         200,
         lambda a: "access-control-allow-origin" not in a.headers,
         Difference(
-            "any origin may call", "no CORS headers", "any web page could use a server inside a network"
+            "any origin may call",
+            "no CORS headers",
+            "otherwise any web page could use a server in a private network",
         ),
         headers={"origin": "http://elsewhere.example"},
     ),
@@ -752,10 +798,11 @@ def page() -> str:
     lines = [
         "# Compatibility with Text Embeddings Inference",
         "",
-        "Generated from `tests/runtime/api/conformance.py` by `python -m tests.runtime.api.conformance`; a test runs",
-        f"each of its {count} rows, and another fails when this page is stale. {count - differing} rows are as TEI 1.9"
-        " does it; the others",
-        "differ on purpose, and here is why.",
+        "<!-- Written by `python -m tests.runtime.api.conformance`; the rows are in that module. -->",
+        "",
+        f"How the HTTP API compares with that of Text Embeddings Inference (TEI) 1.9, in {count} requests that the"
+        " tests send to the server.",
+        f"{count - differing} give the same result. The others differ on purpose; the tables say how and why.",
     ]
     for section, rows in SECTIONS.items():
         lines += ["", f"## {section}", "", "| about | request | TEI | here | why |", "|---|---|---|---|---|"]
@@ -765,9 +812,9 @@ def page() -> str:
             if row.differs
         ]
         if not any(row.differs for row in rows):
-            lines = [*lines[:-2], "No difference."]
+            lines = [*lines[:-2], "No differences."]
         same = [f"`{row.request}`: {row.what} ({row.want_status})" for row in rows if not row.differs]
-        lines += ["", f"The same ({len(same)}): " + "; ".join(same) + "."]
+        lines += ["", f"No difference ({len(same)}): " + "; ".join(same) + "."]
     return "\n".join([*lines, "", *clients_page(), "", *fields_page()]) + "\n"
 
 

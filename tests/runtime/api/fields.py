@@ -307,9 +307,11 @@ def fields_page() -> list[str]:
     lines = [
         "## Fields of each route",
         "",
-        "Made from the schemas of the bodies and from `tests/runtime/api/fields.py`; a test tries each of the values "
-        "with a text that",
-        "is too long for the model. Fields that are not here are ignored, and null is the same as leaving a field out.",
+        "The optional fields of each route, the APIs that have them, and what the server does with them: `done` (what",
+        "the API says), `ignored` (the field changes no vector), `refused` (only values that change nothing are",
+        "accepted). The last two columns have values that change the result and values that are refused, as tested",
+        "with a text that is too long for the model. Other fields are ignored, and null is the same as leaving a",
+        "field out.",
     ]
     for model, routes in TABLE.items():
         paths = ", ".join(f"`POST {path}`" for path in routes.paths)
@@ -317,7 +319,7 @@ def fields_page() -> list[str]:
             "",
             f"### {paths}",
             "",
-            "| field | of | | other numbers | refused |",
+            "| field | APIs | | changes the result | is refused |",
             "|---|---|---|---|---|",
         ]
         for name, note in optional_fields(model):

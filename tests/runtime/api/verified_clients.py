@@ -24,7 +24,7 @@ class VerifiedClient:
 
 BY_NAME = "the model's name: `docs:query`"
 BY_FIELD = '`extra_body={"input_type": "query"}`'
-NONE = "no way to say it"
+NONE = "not possible"
 CLIENTS = (
     VerifiedClient("openai (Python)", "openai", "`/v1/embeddings`, `/v1/models`", BY_FIELD),
     VerifiedClient(
@@ -86,9 +86,9 @@ def clients_page() -> list[str]:
     lines = [
         "## Verified clients",
         "",
-        "Tests run each of these against a server (`tests/contract`, `tests/runtime/rpc`): its vectors are those of"
-        " `/embed` within",
-        "1e-6, its ranking is the model's.",
+        "The tests run each of these against a server (`tests/contract`, `tests/runtime/rpc`). The vectors match those",
+        "of `/embed` within 1e-6, and the ranking is the model's. The last column says how a user of the client marks",
+        "texts as queries or documents.",
         "",
         "| client | version | routes | query or document |",
         "|---|---|---|---|",
@@ -100,6 +100,6 @@ def clients_page() -> list[str]:
     return [
         *lines,
         "",
-        "¹ Not installed by the tests, which send its requests byte by byte.",
-        "² With `check_embedding_ctx_length=False`: it otherwise sends ids of OpenAI's vocabulary, which are refused.",
+        "¹ The tests do not install this client; they send its requests byte by byte.",
+        "² Set `check_embedding_ctx_length=False`; otherwise it sends ids of OpenAI's vocabulary, which are refused.",
     ]
