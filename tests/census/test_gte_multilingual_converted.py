@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.benchmark import Benchmark, tokenize_corpus
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
@@ -116,7 +116,7 @@ class LargerWeights:
 
     exact: Runner
     factor: float
-    out_of_memory: int = 0
+    memory: MemoryFacts = field(default_factory=MemoryFacts)
     recomputed: int = 0
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.heads.sparse import to_sparse_vector
@@ -42,7 +42,7 @@ class TinyRunner:
     rows: Run
     card: ModelCard = field(default_factory=build_card)
     engine: EngineFacts = TINY
-    out_of_memory: int = 0
+    memory: MemoryFacts = field(default_factory=MemoryFacts)
     recomputed: int = 0
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

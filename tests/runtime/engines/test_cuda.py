@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -21,6 +21,7 @@ from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.engines.torch.memory import FIRST_WAIT_S, MemoryBudget
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
@@ -38,6 +39,7 @@ from embedserve_runtime.runners.base import EncoderRunner, Heads
 from embedserve_runtime.runners.device import DeviceRunner, to_host_layers
 from tests.runtime.engines.case import Case
 from tests.runtime.engines.cases import CASES
+from tests.runtime.engines.test_device_memory import SetClock
 from tests.runtime.engines.test_forms import (
     ATTENTION,
     LAYER,
@@ -257,11 +259,13 @@ def test_engines_on_two_devices_give_the_same_hidden_states_with_and_without_gra
         np.testing.assert_allclose(engine.forward(random_batch()), want, atol=0.05)
 
 
-def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_stay_smaller(
+def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_later_ones_stay_smaller_then_grow_back(
     tmp_path: Path,
 ) -> None:
     encoder = encoder_of(LAYERS["gated"])
     engine = TorchEngine(encoder, saved(tmp_path, encoder), CUDA, torch.bfloat16)
+    clock = SetClock()
+    engine.budget = MemoryBudget(clock)
     source = np.random.default_rng(0)
     batch = PackedBatch.pack(
         [source.integers(0, VOCABULARY, MAX_TOKENS).astype(np.int32) for _ in range(60_000)]
@@ -279,6 +283,9 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_and_later_ones_s
         assert engine.memory.failures == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+    clock.now += FIRST_WAIT_S
+    np.testing.assert_array_equal(engine.forward(batch), want)
+    assert engine.memory == MemoryFacts(failures=1, max_tokens=None)
 
 
 def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_host_gives(

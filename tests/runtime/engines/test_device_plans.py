@@ -1,4 +1,4 @@
-"""What the torch engine decides about a device without touching it: layouts, buckets, memory, dtype, tiles."""
+"""What the torch engine decides about a device without touching it: layouts, buckets, dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in, copy_to_device
 from embedserve_runtime.engines.torch.devices import choose_devices, choose_dtype
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets, find_bucket
-from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halves
 from embedserve_runtime.errors import ConfigError
 
 
@@ -96,44 +95,3 @@ def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequence
 
 def test_no_bucket_is_much_larger_than_the_largest_batch() -> None:
     assert [one.tokens for one in choose_buckets(40)] == [16, 24, 32, 48]
-
-
-def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it() -> None:
-    memory, batch = MemoryBudget(), batch_of(3, 3, 2, 9, 1, 2)
-    assert memory.split(batch) == [batch]
-    memory.lower(batch)
-    assert (memory.failures, memory.max_tokens) == (1, 10)
-    parts = memory.split(batch)
-    assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
-    assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
-
-
-def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> None:
-    memory = MemoryBudget(max_tokens=4)
-    assert lengths_of(memory.split(batch_of(2, 7, 1))) == [[2], [7], [1]]
-    memory.lower(batch_of(7))
-    assert (memory.failures, memory.max_tokens) == (1, 4)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "want"),
-    [
-        pytest.param((5,), [[5]], id="one sequence stays whole"),
-        pytest.param((1, 1, 1, 1), [[1, 1], [1, 1]], id="equal ones"),
-        pytest.param((9, 1, 1), [[9], [1, 1]], id="a long first one"),
-        pytest.param((1, 1, 9), [[1, 1], [9]], id="a long last one"),
-    ],
-)
-def test_halves_have_about_the_same_tokens(lengths: tuple[int, ...], want: list[list[int]]) -> None:
-    assert lengths_of(split_in_halves(batch_of(*lengths))) == want
-
-
-def test_parts_keep_types_and_what_pooling_leaves_out() -> None:
-    types = np.array([0, 1], dtype=np.int32)
-    sequences = [TokenSequence(types, types, unpooled) for unpooled in (1, 0)]
-    first, second = split_in_halves(PackedBatch.pack(sequences))
-    assert first.unpooled is not None
-    assert second.unpooled is not None
-    assert (first.unpooled.tolist(), second.unpooled.tolist()) == ([1], [0])
-    assert second.token_types is not None
-    assert second.token_types.tolist() == [0, 1]

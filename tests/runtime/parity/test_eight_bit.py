@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
@@ -24,7 +24,7 @@ class Worse:
 
     exact: Runner
     error: float
-    out_of_memory: int = 0
+    memory: MemoryFacts = field(default_factory=MemoryFacts)
     recomputed: int = 0
 
     @property

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
+from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch, TokenSequence
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.runners.base import RoutedRunner, Runner
@@ -101,3 +101,21 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
         else:
             assert isinstance(outcome, CompletedRequest)
             np.testing.assert_array_equal(dense_rows(outcome), expected([one]))
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "want"),
+    [
+        pytest.param(None, None, None, id="neither is limited"),
+        pytest.param(100, None, 100, id="one is limited"),
+        pytest.param(100, 50, 50, id="both are limited"),
+    ],
+)
+def test_the_memory_of_both_ways_is_told_as_one(
+    documents: int | None, queries: int | None, want: int | None
+) -> None:
+    ways = [
+        TinyRunner(build_mean_run(), memory=MemoryFacts(failures, limit))
+        for failures, limit in ((1, documents), (2, queries))
+    ]
+    assert routed(*ways).memory == MemoryFacts(3, want)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.runners.base import Runner
@@ -14,6 +15,7 @@ from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.requests import RequestFacts, RequestMetrics
 from embedserve_runtime.telemetry.series import Histogram, SeriesLayout
 from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.tiny_runners import TinyRunner, build_mean_run
 
 
 def series_of(page: str) -> set[str]:
@@ -115,3 +117,21 @@ def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
 def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> None:
     batch = PackedBatch.pack([np.full(length, 7, dtype=np.int32) for length in (4, 9, 9)])
     assert minilm_runner.run(batch, Output.DENSE).padding == 0
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "want"),
+    [
+        pytest.param(None, 2000, id="memory sets no limit"),
+        pytest.param(500, 500, id="after memory ran out"),
+        pytest.param(3000, 2000, id="a limit above the budget"),
+    ],
+)
+async def test_the_page_has_the_limit_that_memory_sets_and_how_often_it_ran_out(
+    max_tokens: int | None, want: int
+) -> None:
+    runner = TinyRunner(build_mean_run(), memory=MemoryFacts(3, max_tokens))
+    async with serve_in_process() as server:
+        server.metrics.model_loaded(runner.card, 2000, server.dispatcher, [runner])
+        assert server.get_metric("embedserve_engine_max_batch_tokens", {"engine": "0"}) == want
+        assert server.get_metric("embedserve_out_of_memory_total", {"engine": "0"}) == 3

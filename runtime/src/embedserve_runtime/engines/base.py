@@ -264,6 +264,18 @@ class EngineFacts:
         return self.parity if self.parity is not None and self.parity.precision == self.precision else None
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """How an engine gets along with the memory of its device, for metrics.
+
+    failures: how many batches did not fit into it. max_tokens: of a batch that runs as one at present; None while
+    memory sets no limit.
+    """
+
+    failures: int = 0
+    max_tokens: int | None = None
+
+
 class EncoderEngine(Protocol):
     """Runs an encoder. `forward` is called from as many threads at a time as the facts say."""
 
@@ -271,9 +283,7 @@ class EncoderEngine(Protocol):
     def facts(self) -> EngineFacts: ...
 
     @property
-    def out_of_memory(self) -> int:
-        """How often a batch did not fit into the device's memory."""
-        ...
+    def memory(self) -> MemoryFacts: ...
 
     @property
     def hidden_size(self) -> int: ...

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import BoolArray, EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import (
+    BoolArray,
+    EngineFacts,
+    FloatArray,
+    Int32Array,
+    MemoryFacts,
+    PackedBatch,
+)
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
@@ -104,7 +111,7 @@ class StaticRunner:
     """
 
     engine = EngineFacts("static", "cpu", "as stored")
-    out_of_memory = 0
+    memory = MemoryFacts()
     recomputed = 0
 
     def __init__(
@@ -155,7 +162,7 @@ class WordRunner:
     """
 
     engine = EngineFacts("static", "cpu", "float32")
-    out_of_memory = 0
+    memory = MemoryFacts()
     recomputed = 0
 
     def __init__(self, card: ModelCard, weights: FloatArray) -> None:

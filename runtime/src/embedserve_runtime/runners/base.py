@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.base import EncoderEngine, EngineFacts, FloatArray, PackedBatch
+from embedserve_runtime.engines.base import EncoderEngine, EngineFacts, FloatArray, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.protocol import AsyncEngine, Engine, InFlightBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.model.card import ModelCard
@@ -26,9 +26,7 @@ class Runner(Engine, Protocol):
     def engine(self) -> EngineFacts: ...
 
     @property
-    def out_of_memory(self) -> int:
-        """How often a batch did not fit into the device's memory."""
-        ...
+    def memory(self) -> MemoryFacts: ...
 
     @property
     def recomputed(self) -> int:
@@ -77,8 +75,8 @@ class EngineRunner(Generic[E]):
         return self._engine.facts
 
     @property
-    def out_of_memory(self) -> int:
-        return self._engine.out_of_memory
+    def memory(self) -> MemoryFacts:
+        return self._engine.memory
 
     @property
     def recomputed(self) -> int:
@@ -165,8 +163,11 @@ class RoutedRunner:
         return dataclasses.replace(self._documents.engine, at_once=1)
 
     @property
-    def out_of_memory(self) -> int:
-        return self._documents.out_of_memory + self._queries.out_of_memory
+    def memory(self) -> MemoryFacts:
+        """The failures of both routes, and the lower of their limits."""
+        routes = (self._documents.memory, self._queries.memory)
+        limits = [route.max_tokens for route in routes if route.max_tokens is not None]
+        return MemoryFacts(sum(route.failures for route in routes), min(limits, default=None))
 
     @property
     def recomputed(self) -> int:

@@ -13,7 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from embedserve_runtime.engines.base import BoolArray, EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import (
+    BoolArray,
+    EngineFacts,
+    FloatArray,
+    Int32Array,
+    MemoryFacts,
+    PackedBatch,
+)
 from embedserve_runtime.engines.protocol import AsyncEngine, InFlightBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.model.card import ModelCard
@@ -71,8 +78,8 @@ class FallbackRunner:
         return self._runner.engine
 
     @property
-    def out_of_memory(self) -> int:
-        return self._runner.out_of_memory
+    def memory(self) -> MemoryFacts:
+        return self._runner.memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         return self.recompute(self._runner.run(batch, wanted), batch, wanted)

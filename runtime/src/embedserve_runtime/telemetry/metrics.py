@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.engines.base import EngineFacts, MemoryFacts
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
 from embedserve_runtime.telemetry.series import Histogram, Row, SeriesLayout
@@ -52,7 +52,7 @@ class MeasuredRunner(Protocol):
     @property
     def engine(self) -> EngineFacts: ...
     @property
-    def out_of_memory(self) -> int: ...
+    def memory(self) -> MemoryFacts: ...
     @property
     def recomputed(self) -> int: ...
 
@@ -72,6 +72,7 @@ class Metrics:
         self.pids: dict[str, int] = {"engine": os.getpid()}
         self._rows: list[Row] = [self.requests.row]
         self._queue: QueueState | None = None
+        self._max_batch_tokens = 0
         self._runners: Sequence[MeasuredRunner] = ()
         self._engine = _EngineSeries()
         self._clients = _ClientSeries(self.registry)
@@ -115,6 +116,7 @@ class Metrics:
             str(card.max_length),
         ).set(1)
         self._budget.set(max_batch_tokens)
+        self._max_batch_tokens = max_batch_tokens
         self._queue = queue
 
     def set_ready(self, ready: bool) -> None:
@@ -156,6 +158,10 @@ class Metrics:
         parity = Metric(name, "Least cosine of vectors in 8 bit to those in 16, measured at start.", "gauge")
         name = "embedserve_out_of_memory"
         out_of_memory = Metric(name, "Batches that did not fit into the device's memory.", "counter")
+        name = "embedserve_engine_max_batch_tokens"
+        limit = Metric(
+            name, "Tokens that the engine runs as one batch; lower for a time after memory ran out.", "gauge"
+        )
         name = "embedserve_recomputed_inputs"
         recomputed = Metric(
             name, "Inputs that were no numbers in reduced precision and were run in float32.", "counter"
@@ -166,9 +172,11 @@ class Metrics:
             info.add_sample(info.name, labels | what | {"attention": facts.attention or ""}, 1.0)
             if facts.parity is not None:
                 parity.add_sample(parity.name, labels, facts.parity.min_cosine)
-            out_of_memory.add_sample(f"{out_of_memory.name}_total", labels, float(runner.out_of_memory))
+            memory, budget = runner.memory, self._max_batch_tokens
+            out_of_memory.add_sample(f"{out_of_memory.name}_total", labels, float(memory.failures))
+            limit.add_sample(limit.name, labels, float(min(budget, memory.max_tokens or budget)))
             recomputed.add_sample(f"{recomputed.name}_total", labels, float(runner.recomputed))
-        yield from (info, parity, out_of_memory, recomputed)
+        yield from (info, parity, out_of_memory, limit, recomputed)
 
     def _collect_memory(self) -> Iterator[Metric]:
         name = "embedserve_resident_memory_bytes"

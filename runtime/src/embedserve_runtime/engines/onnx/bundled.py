@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, MemoryFacts, PackedBatch
 from embedserve_runtime.engines.grouping import choose_padded_sizes
 from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
 from embedserve_runtime.engines.results import Output, Results
@@ -47,7 +47,7 @@ class BundledOnnxEngine:
     """Runs a bundled ONNX file in one session, on any thread, one at a time."""
 
     # On a CPU the system ends a process that takes too much.
-    out_of_memory = 0
+    memory = MemoryFacts()
 
     def __init__(self, graph: BundledOnnx, hidden_size: int, threads: int) -> None:
         """Load the file. Raises ModelInvalid when ONNX Runtime cannot load the file."""
@@ -191,8 +191,8 @@ class BundledOnnxRunner:
         return self._card
 
     @property
-    def out_of_memory(self) -> int:
-        return self._engine.out_of_memory
+    def memory(self) -> MemoryFacts:
+        return self._engine.memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         made = self._engine.run(

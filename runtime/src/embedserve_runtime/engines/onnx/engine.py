@@ -9,7 +9,14 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, PackedBatch, ParityFacts
+from embedserve_runtime.engines.base import (
+    EngineFacts,
+    FloatArray,
+    Int32Array,
+    MemoryFacts,
+    PackedBatch,
+    ParityFacts,
+)
 from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
 from embedserve_runtime.engines.onnx.session import (
@@ -47,7 +54,7 @@ class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, from several at a time."""
 
     # On a CPU the system ends a process that takes too much.
-    out_of_memory = 0
+    memory = MemoryFacts()
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, PackedBatch, ParityFacts
+from embedserve_runtime.engines.base import EngineFacts, FloatArray, MemoryFacts, PackedBatch, ParityFacts
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.devices import name_of, resolve_dtype, use_device
 from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
@@ -74,7 +74,7 @@ class TorchEngine:
         self._encoder = encoder
         self.device = device
         self.dtype = dtype
-        self.memory = MemoryBudget()
+        self.budget = MemoryBudget()
         self.kernel = choose_kernel(encoder, device, dtype, kernel)
         self.eight_bit = eight_bit
         self.parity: ParityFacts | None = None
@@ -130,8 +130,8 @@ class TorchEngine:
         return EngineFacts("torch", name_of(self.device), precision, attention, self.parity)
 
     @property
-    def out_of_memory(self) -> int:
-        return self.memory.failures
+    def memory(self) -> MemoryFacts:
+        return self.budget.facts
 
     def prepare(
         self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None
@@ -171,25 +171,36 @@ class TorchEngine:
         self.padding = 0
         try:
             with torch.inference_mode(), use_device(self.device):
-                return [
-                    one for part in self.memory.split(batch) for one in self._run_or_halve(part, take, needs)
-                ]
+                return self._run_parts(batch, take, needs)
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
-    def _run_or_halve(
+    def _run_parts(
         self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs
     ) -> list[T]:
-        """Run a batch, in halves where memory runs out."""
-        try:
-            return [self._run_and_take(batch, take, needs)]
-        except torch.OutOfMemoryError as error:
-            self.memory.lower(batch)
-            # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed run.
-            logger.warning("out of memory with %d tokens, again in halves: %s", batch.tokens, str(error))
-        # Not in the handler, for the same reason.
-        torch.cuda.empty_cache()
-        return [self._run_and_take(half, take, needs) for half in split_in_halves(batch)]
+        """Run a batch in the parts that the budget allows, and a part that does not fit into memory in halves. A single
+        sequence is tried twice."""
+        results: list[T] = []
+        # The next one is the last.
+        waiting = [batch]
+        while waiting:
+            part, *others = self.budget.split(waiting.pop())
+            waiting.extend(reversed(others))
+            try:
+                results.append(self._run_and_take(part, take, needs))
+                continue
+            except torch.OutOfMemoryError as error:
+                self.budget.lower(part)
+                # Its text only: who keeps the record would keep the error, whose traceback holds tensors of the failed
+                # run.
+                logger.warning("out of memory with %d tokens, again in halves: %s", part.tokens, str(error))
+            # Not in the handler, for the same reason.
+            torch.cuda.empty_cache()
+            if len(part.lengths) == 1:
+                results.append(self._run_and_take(part, take, needs))
+            else:
+                waiting.extend(reversed(split_in_halves(part)))
+        return results
 
     def _run_and_take(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs) -> T:
         done = self._submit(batch, needs)
