@@ -11,6 +11,8 @@ import pytest
 
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.commands.inspect_model import format_size
+from tests.runtime.model.identity_folders import encoder
+from tests.runtime.model.test_card import edit
 from tests.support.models import copy_of_minilm
 from tests.support.onnx_files import table_graph, unknown_family
 from tests.support.static_models import Saved
@@ -115,6 +117,17 @@ def test_the_json_says_the_same(minilm: Path, capsys: pytest.CaptureFixture[str]
     assert facts["vectorSpace"] == "vs2-d4f43f9e189b33de563b"
     # The parameters of the file without the pooler's, which is not run.
     assert facts["memory"]["weightsBytes"] == 22_565_376 * 4
+
+
+def test_a_scaling_of_positions_that_is_not_done_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder("nomic v2, two of five experts")(tmp_path)
+    folder = tmp_path / "saved"
+    edit(folder / "config.json", rotary_scaling_factor=2.0, max_trained_positions=20)
+    assert main(["inspect", str(folder)]) == 0
+    said = "config.json: rotary_scaling_factor: texts end at max_trained_positions, 20 tokens"
+    assert re.search(rf"^Ignored +{said}$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("precision", "share"), [("float32", 1), ("bfloat16", 2)])

@@ -30,8 +30,18 @@ WORDS = {
     "max": "sum",
     "full_attention": "sliding_attention",
     "sliding_attention": "full_attention",
+    "Left": "Right",
+    "Right": "Left",
+    "LongestFirst": "OnlySecond",
+    "BatchLongest": "x",
+    "Removed": "Isolated",
+    "Isolated": "MergedWithNext",
+    "NFC": "NFKD",
+    "always": "never",
 }
 MAX_ITEMS = 12
+# A longer object is a vocabulary, whose entries are alike.
+MAX_KEYS = 150
 SAMPLES: dict[object, list[object]] = {
     bool: [True, False],
     int: [2],
@@ -73,8 +83,7 @@ class Mutation:
 
 def mutations_of(content: Any, path: Path = ()) -> Iterator[Mutation]:
     """Each change of each field inside `content`, which lies at `path`."""
-    items = content.items() if isinstance(content, dict) else enumerate(content[:MAX_ITEMS])
-    for key, value in items:
+    for key, value in _choose_items(content):
         here = (*path, key)
         if isinstance(key, str):
             yield Mutation(here, removed=True)
@@ -82,6 +91,13 @@ def mutations_of(content: Any, path: Path = ()) -> Iterator[Mutation]:
             yield from mutations_of(value, here)
         for other in other_values(value):
             yield Mutation(here, other)
+
+
+def _choose_items(content: Any) -> list[tuple[Any, Any]]:
+    if isinstance(content, dict):
+        items = [*content.items()]
+        return items if len(items) <= MAX_KEYS else items[:MAX_ITEMS]
+    return [*enumerate(content[:MAX_ITEMS])]
 
 
 def other_values(value: object) -> list[object]:
@@ -126,23 +142,27 @@ def shapes_in(annotation: object) -> list[type[FileModel]]:
     return []
 
 
-def samples(annotation: object) -> list[object]:
-    """Values of a type."""
+def samples(annotation: object, within: frozenset[object] = frozenset()) -> list[object]:
+    """Values of a type. within: the shapes that it is a part of, which hold none of their own kind."""
     arguments = get_args(annotation)
     match get_origin(annotation) or annotation:
         case origin if origin in (Union, types.UnionType):
-            found = [value for part in arguments for value in samples(part)]
+            found = [value for part in arguments for value in samples(part, within)]
         case origin if origin is Literal:
             found = [*arguments]
         case origin if origin is Annotated:
-            found = samples(arguments[0])
+            found = samples(arguments[0], within)
         case origin if origin in (list, tuple):
-            found = [[value] for value in (samples(arguments[0]) if arguments else ["x"])]
+            found = [[value] for value in (samples(arguments[0], within) if arguments else ["x"])]
         case type() as origin if issubclass(origin, Mapping):
-            found = [{"x": value} for value in samples(arguments[1])]
+            found = [{"x": value} for value in samples(arguments[1], within)]
         case type() as origin if issubclass(origin, FileModel):
-            fields = origin.model_fields.items()
-            found = [{name: value} for name, field in fields for value in samples(field.annotation)]
+            fields = {} if origin in within else origin.model_fields
+            found = [
+                {name: value}
+                for name, field in fields.items()
+                for value in samples(field.annotation, within | {origin})
+            ]
         case origin:
             found = SAMPLES.get(origin, [3])
     return found

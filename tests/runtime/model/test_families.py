@@ -433,8 +433,13 @@ def test_ministral3_takes_no_text_that_it_would_scale_by_position(tmp_path: Path
 
 def test_nomic_with_a_growing_base_takes_no_text_beyond_its_trained_positions(tmp_path: Path) -> None:
     config = NOMIC | {"n_positions": 8192, "max_trained_positions": 2048}
-    assert describe(tmp_path, config).max_tokens == 8192
-    assert describe(tmp_path, config | {"rotary_scaling_factor": 2}).max_tokens == 2048
+    plain = describe(tmp_path, config)
+    assert (plain.max_tokens, plain.ignored) == (8192, ())
+    growing = describe(tmp_path, config | {"rotary_scaling_factor": 2})
+    (said,) = growing.ignored
+    assert growing.max_tokens == 2048
+    assert said.startswith("config.json: rotary_scaling_factor")
+    assert "2048" in said
 
 
 def test_nomic_rounds_words_and_gated_widths_up_as_its_own_code_does(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ So two models that make different vectors do not carry one name, whatever their 
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,8 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import PackedBatch, Tokens
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.errors import ConfigError, InvalidInput, ModelError
+from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.files import FileModel, ModelFile
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.service import EmbedQuery, Role
@@ -28,16 +25,13 @@ from embedserve_runtime.service.postprocessing import postprocess_dense
 from embedserve_runtime.service.roles import is_query, resolve_prompt
 from embedserve_runtime.tokenizing import InputEncoders, TextTokenizer, TruncationRules
 from tests.runtime.heads.head_runner import runner_of
+from tests.runtime.model.field_changes import Answers, check_changes
 from tests.runtime.model.identity_folders import FOLDERS, MORE_FOLDERS, TASKS, Build
-from tests.runtime.model.mutations import Mutation, absent_fields, mutations_of
 
 # Known words, an unknown one, repeated ones, and a text that is longer than any of the models takes.
 TEXTS = ["ba de fi", "Ba ku zz", "bai lou ba ba <mask>", "ka pe " * 60]
 PAIRS = [("ba de", "fi ku"), ("ba", "ka pe " * 60)]
 ROLES: tuple[Role | None, ...] = (None, "query", "document")
-MAX_DIFFERENCE = 1e-6
-
-Answers = list[NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -106,88 +100,18 @@ def _run(runner: Runner, query: EmbedQuery, sequences: Any) -> Iterator[NDArray[
     yield from results.multi_vectors or []
 
 
-def same(ours: Answers, theirs: Answers) -> bool:
-    return len(ours) == len(theirs) and all(map(_close, ours, theirs))
-
-
-def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    if a.shape != b.shape or a.dtype.kind in "USO":
-        return bool(np.array_equal(a, b))
-    return bool(np.allclose(a, b, rtol=0, atol=MAX_DIFFERENCE))
-
-
-class ReadShapes:
-    """Which shapes each file of a folder is read as."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: dict[Path, set[type[FileModel]]] = {}
-        parse = ModelFile.parse
-
-        def note(file: ModelFile, shape: Any) -> Any:
-            if isinstance(shape, type) and issubclass(shape, FileModel):
-                self.found.setdefault(file.path, set()).add(shape)
-            return parse(file, shape)
-
-        monkeypatch.setattr(ModelFile, "parse", note)
-
-
-def small_files(folder: Path) -> dict[str, Any]:
-    """The JSON files that are read, without the tokenizer's own."""
+def small_files(folder: Path) -> list[Path]:
+    """The JSON files that are read, without the tokenizer's own and the index of weights."""
     paths = (path for path in sorted(folder.rglob("*.json")) if path.name != "tokenizer.json")
-    contents = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in paths}
-    return {name: content for name, content in contents.items() if not name.endswith(".index.json")}
-
-
-def changes_of(folder: Path, shapes: ReadShapes) -> Iterator[tuple[str, Any, Mutation]]:
-    """Each change with the file that it is made in, and the file's content."""
-    for name, content in small_files(folder).items():
-        found = list(mutations_of(content))
-        for shape in shapes.found.get(folder / name, ()):
-            if isinstance(content, dict):
-                found += absent_fields(shape, content)
-        for mutation in dict.fromkeys(map(str, found)):
-            yield name, content, next(one for one in found if str(one) == mutation)
-
-
-def check(name: str, build: Build, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(home)
-    folder, task = home / "saved", TASKS.get(name, "auto")
-    shapes = ReadShapes(monkeypatch)
-    before = Started.from_folder(folder, task)
-    answers, files = before.answers(), {path.name for path in folder.rglob("*")}
-    changed, faults = home / "changed", []
-    for file, content, mutation in changes_of(folder, shapes):
-        shutil.rmtree(changed, ignore_errors=True)
-        _link(folder, changed)
-        (changed / file).unlink()
-        (changed / file).write_text(json.dumps(mutation.apply(content)))
-        try:
-            after = Started.from_folder(changed, task)
-        except (ModelError, ConfigError) as refused:
-            if not any(word in refused.message for word in (*files, mutation.key)):
-                faults.append(f"{file}: {mutation}: refused without a file or key: {refused.message}")
-            continue
-        if after.space == before.space and not same(after.answers(), answers):
-            faults.append(f"{file}: {mutation}: one identity, other vectors")
-    assert not faults, "\n".join(faults)
-
-
-def _link(folder: Path, target: Path) -> None:
-    """A copy of a folder whose files are links."""
-    for path in folder.rglob("*"):
-        copy = target / path.relative_to(folder)
-        if path.is_dir():
-            copy.mkdir(parents=True, exist_ok=True)
-        else:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.symlink_to(path)
+    return [path for path in paths if not path.name.endswith(".index.json")]
 
 
 @pytest.mark.parametrize(("name", "build"), FOLDERS.items(), ids=FOLDERS)
 def test_no_field_gives_other_vectors_under_one_identity(
     name: str, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check(name, build, tmp_path, monkeypatch)
+    build(tmp_path)
+    check_changes(tmp_path / "saved", Started.from_folder, small_files, monkeypatch, TASKS.get(name, "auto"))
 
 
 @pytest.mark.thorough
@@ -195,4 +119,5 @@ def test_no_field_gives_other_vectors_under_one_identity(
 def test_nor_does_any_of_other_families_and_heads(
     name: str, build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check(name, build, tmp_path, monkeypatch)
+    build(tmp_path)
+    check_changes(tmp_path / "saved", Started.from_folder, small_files, monkeypatch, TASKS.get(name, "auto"))

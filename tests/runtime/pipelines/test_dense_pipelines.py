@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,29 @@ def test_a_residual_changes_the_identity(bare: Path, tmp_path: Path) -> None:
     before = card_of(tmp_path).vector_space
     edit(tmp_path / "2_Dense" / "config.json", use_residual=True)
     assert card_of(tmp_path).vector_space != before
+
+
+def test_of_several_dense_folders_only_the_one_that_modules_json_names_is_used(
+    bare: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    for activation, out, name in ((None, 7, "1_Dense"), (torch.nn.ReLU(), 10, "3_Dense")):
+        saved(bare, tmp_path / name, pooling("mean"), dense(activation, out))
+    saved(bare, folder, pooling("mean"), dense(torch.nn.Tanh()))
+    alone = card_of(folder).vector_space
+    for name in ("1_Dense", "3_Dense"):
+        shutil.copytree(tmp_path / name / "2_Dense", folder / name)
+    spaces = set()
+    for name in ("2_Dense", "3_Dense", "1_Dense"):
+        lines = json.loads((folder / "modules.json").read_text())
+        lines[-1]["path"] = name
+        (folder / "modules.json").write_text(json.dumps(lines))
+        runner = runner_of(folder, "torch")
+        want = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+        assert greatest(embed(runner, TEXTS) - want) <= FP32_MAX_ABS_DIFF
+        assert (runner.card.vector_space == alone) == (name == "2_Dense")
+        spaces.add(runner.card.vector_space)
+    assert len(spaces) == 3
 
 
 LENGTHS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {

@@ -259,7 +259,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder, described once. max_tokens: the longest sequence that it can take."""
+    """An encoder, described once. max_tokens: the longest sequence that it can take.
+
+    ignored: what config.json says and is not done since no sequence of up to `max_tokens` depends on it, as
+    `file: key`.
+    """
 
     family: str = field(metadata=NOT_HASHED)
     hidden_size: int
@@ -268,6 +272,7 @@ class Encoder:
     layers: tuple[Layer, ...]
     final_norm: Norm | None
     parameter_names: ParameterNames = field(metadata=NOT_HASHED)
+    ignored: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     def parameters(self) -> Iterator[Parameter]:
         """Every tensor that the description needs, with its shape."""

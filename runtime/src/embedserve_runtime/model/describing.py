@@ -302,5 +302,5 @@ def _build_card(
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,
         ranges=read_ranges(source.files, pipeline.dimensions),
-        ignored_settings=layout.transformer.ignored,
+        ignored_settings=(*layout.transformer.ignored, *encoder.ignored),
     )

@@ -60,6 +60,22 @@ class _TokenizerConfigFile(FileModel):
     add_eos_token: bool | None = None
 
 
+class _Piece(FileModel):
+    """A special token or a text of a template; `id` is "A" for the first text."""
+
+    id: str
+
+
+class _PostProcessor(FileModel):
+    type: str
+    processors: tuple[_PostProcessor, ...] = ()
+    single: tuple[dict[str, _Piece], ...] = ()
+
+
+class _TokenizerFile(FileModel):
+    post_processor: _PostProcessor | None = None
+
+
 def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
     """Return the tokens that a text begins and ends with by the folder's tokenizer class, each None for no token; None
     where tokenizer.json decides. Raises ModelInvalid."""
@@ -85,7 +101,7 @@ def read_tokenizer(home: ModelFiles) -> ModelFile:
     content = file.parse(dict[str, Any])
     bos, eos = ends
     wanted = [token for token in (bos, "A", eos) if token is not None]
-    if _find_single_template(content.get("post_processor")) == wanted:
+    if _find_single_template(file.parse(_TokenizerFile).post_processor) == wanted:
         return file
     ids = read_token_ids(home)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
@@ -104,22 +120,22 @@ def _find_class(config: _TokenizerConfigFile) -> _TokenizerClass | None:
     return CLASSES.get((config.tokenizer_class or "").removesuffix(FAST))
 
 
-def _find_single_template(processor: Mapping[str, Any] | None) -> list[str] | None:
+def _find_single_template(processor: _PostProcessor | None) -> list[str] | None:
     """List special tokens and text ("A") of the template for a single text; None for a post-processor without one."""
-    templates = [step for step in _flatten(processor) if step["type"] == "TemplateProcessing"]
-    others = [step for step in _flatten(processor) if step["type"] not in ("TemplateProcessing", "ByteLevel")]
+    templates = [step for step in _flatten(processor) if step.type == "TemplateProcessing"]
+    others = [step for step in _flatten(processor) if step.type not in ("TemplateProcessing", "ByteLevel")]
     if others or len(templates) > 1:
         return None
     if not templates:
         return ["A"]
-    return [part["id"] for piece in templates[0]["single"] for part in piece.values()]
+    return [part.id for piece in templates[0].single for part in piece.values()]
 
 
-def _flatten(processor: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+def _flatten(processor: _PostProcessor | None) -> Iterator[_PostProcessor]:
     if processor is None:
         return
-    if processor["type"] == "Sequence":
-        for step in processor["processors"]:
+    if processor.type == "Sequence":
+        for step in processor.processors:
             yield from _flatten(step)
     else:
         yield processor

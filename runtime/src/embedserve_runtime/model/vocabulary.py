@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from tokenizers import Tokenizer
@@ -118,10 +119,26 @@ def find_max_token_id(file: ModelFile) -> int:
     return max([own, *(token.id for token in content.added_tokens)])
 
 
+@contextmanager
+def refuse_panics(file: str) -> Iterator[None]:
+    """Raise ModelInvalid, which names the file, where the code inside makes the tokenizers library panic.
+
+    The library reads some files, such as a template of special tokens that it does not list, and panics when they are
+    first used. pyo3 raises PanicException, which is no Exception and cannot be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ModelInvalid(f"{file} cannot be used, the tokenizers library panics: {error}") from error
+
+
 def parse_tokenizer(file: ModelFile) -> Tokenizer:
     """Build the library's tokenizer from its file. Raises ModelInvalid."""
     text = file.as_text()
-    try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises plain Exception
-        raise ModelInvalid(f"{file.path} cannot be read: {error}") from error
+    with refuse_panics(str(file.path)):
+        try:
+            return Tokenizer.from_str(text)
+        except Exception as error:  # the library raises plain Exception
+            raise ModelInvalid(f"{file.path} cannot be read: {error}") from error

@@ -190,17 +190,21 @@ def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
     multiple = config.pad_vocab_size_multiple
     words = -(-config.vocab_size // multiple) * multiple
     # With a scaling factor the base grows with each text longer than the trained positions; up to them it rests.
-    longest = config.max_trained_positions if config.rotary_scaling_factor else config.n_positions
+    trained = config.max_trained_positions
+    grows = bool(config.rotary_scaling_factor) and trained < config.n_positions
     return Encoder(
         family="nomic_bert",
         hidden_size=config.n_embd,
-        max_tokens=min(longest, config.n_positions),
+        max_tokens=trained if grows else config.n_positions,
         embeddings=Embeddings(words, None, config.type_vocab_size, layer.norm),
         layers=tuple(
             with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)
         ),
         final_norm=None,
         parameter_names=NAMES,
+        ignored=(f"{path.name}: rotary_scaling_factor: texts end at max_trained_positions, {trained} tokens",)
+        if grows
+        else (),
     )
 
 
