@@ -160,7 +160,8 @@ def test_whatever_fails_when_the_budget_stays_between_one_token_and_the_original
         assert tokens is None or 1 <= tokens < max_seen
     # It only grows.
     assert after is None or (at is not None and at <= after)
-    assert lowered.compute_max_tokens(now + max_seen.bit_length() * MAX_WAIT_S) is None
+    assert lowered.compute_max_tokens(lowered.restored_at) is None
+    assert lowered.restored_at <= now + max_seen.bit_length() * MAX_WAIT_S
 
 
 @pytest.mark.parametrize(
