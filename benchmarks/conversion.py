@@ -28,7 +28,7 @@ from safetensors.numpy import save_file
 from benchmarks.command_line import parser_of
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu.features import instruction_set
+from embedserve_runtime.cpu.features import detect_instruction_set
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
@@ -164,8 +164,8 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="the model of 24 x 1024 too")
     parser.add_argument("--json", type=Path, help="file that the figures are written to")
     arguments = parser.parse_args()
-    print(instruction_set())
-    figures: dict[str, Any] = {"instructionSet": instruction_set(), "cpus": usable_cpus()}
+    print(detect_instruction_set())
+    figures: dict[str, Any] = {"instructionSet": detect_instruction_set(), "cpus": usable_cpus()}
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         figures["MiniLM"] = converted(minilm_folder(), store)

@@ -20,7 +20,7 @@ from embedserve_runtime.conversion.rewriting import (
     convert_weights_to_half,
     write_model,
 )
-from embedserve_runtime.cpu.features import instruction_set, max_static_weight
+from embedserve_runtime.cpu.features import compute_max_static_weight, detect_instruction_set
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.engines.onnx.graph import build
@@ -53,7 +53,7 @@ def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(read_folder(folder.parent))
     engine = build_probing_engine(folder, encoder, graph.list_products(), threads=1)
     seen = observe_ranges(engine, graph.list_products(), case.sequences())
-    largest = max_static_weight(instruction_set())
+    largest = compute_max_static_weight(detect_instruction_set())
     forms = {name: choose_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
     assert len(forms) >= 4
     return convert_to_eight_bit(graph, forms, largest)
@@ -97,7 +97,7 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
     found = compute_cosines(want, have)
     if rewriter == "static":
         # Fewer levels of weights: the error's square grows with that of the step.
-        least = 1 - (1 - least) * (127 / max_static_weight(instruction_set())) ** 2
+        least = 1 - (1 - least) * (127 / compute_max_static_weight(detect_instruction_set())) ** 2
     amplified = AMPLIFIED.get(case.name, 0)
     assert np.sort(found)[amplified] >= least
     assert found.min() >= 1 - 2 * (1 - least)

@@ -7,12 +7,12 @@ import pytest
 
 from embedserve_runtime.cpu import features
 from embedserve_runtime.cpu.features import (
-    flags_in,
+    can_accumulate_exactly,
+    compute_max_static_weight,
+    detect_instruction_set,
+    format_instruction_set,
     has_bfloat16_products,
-    instruction_set,
-    max_static_weight,
-    name_of,
-    sums_exactly,
+    parse_cpu_flags,
 )
 
 X86 = "processor\t: 0\nmodel name\t: x\nflags\t\t: fpu avx2 avx512bw avx512_vnni\n\nprocessor\t: 1\nflags\t\t: fpu\n"
@@ -37,9 +37,9 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\nCPU implementer\t: 0x4
 def test_a_machine_is_named_by_its_best_integer_arithmetic(
     machine: str, flags: set[str], want_name: str, want_exact: bool
 ) -> None:
-    name = name_of(machine, flags)
-    assert (name, sums_exactly(name)) == (want_name, want_exact)
-    assert max_static_weight(name) == (127 if want_exact else 63)
+    name = format_instruction_set(machine, flags)
+    assert (name, can_accumulate_exactly(name)) == (want_name, want_exact)
+    assert compute_max_static_weight(name) == (127 if want_exact else 63)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_machine_is_named_by_its_best_integer_arithmetic(
     ],
 )
 def test_flags_are_those_of_the_first_processor(text: str, want: set[str]) -> None:
-    assert flags_in(text) == want
+    assert parse_cpu_flags(text) == want
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_the_name_is_that_of_the_machine_that_the_process_runs_on(
     (tmp_path / "cpuinfo").write_text(X86)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(features, "CPU_INFO", tmp_path / "cpuinfo")
-    assert instruction_set() == "x86-64/avx512-vnni"
+    assert detect_instruction_set() == "x86-64/avx512-vnni"

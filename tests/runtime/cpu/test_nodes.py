@@ -13,11 +13,11 @@ import pytest
 
 from embedserve_runtime.cpu.nodes import (
     CpuPlacement,
-    cpus_in,
-    home_of,
+    choose_numa_node,
+    list_usable_nodes,
+    parse_cpu_list,
     read_nodes,
     read_placement,
-    usable_nodes,
 )
 
 ONE = {0: "0-15"}
@@ -35,13 +35,13 @@ UNEVEN = {0: "0-3", 1: "4-15"}
 STAYING = """
 import json, os, sys, threading
 from pathlib import Path
-from embedserve_runtime.cpu.nodes import stay_on_one_node
+from embedserve_runtime.cpu.nodes import pin_to_one_node
 
 masks, moved = [], threading.Event()
 note = lambda: masks.append(sorted(os.sched_getaffinity(0)))
 earlier = threading.Thread(target=lambda: (moved.wait(), note()))
 earlier.start()
-stay_on_one_node(1, Path(sys.argv[1]))
+pin_to_one_node(1, Path(sys.argv[1]))
 moved.set()
 earlier.join()
 note()
@@ -89,17 +89,19 @@ def test_a_process_stays_on_a_node_that_has_what_it_may_use(
     root: Path, case: tuple[Mapping[int, str], str, str, int, int, tuple[int, str] | None]
 ) -> None:
     layout, cpus, memory, last, wanted, want = case
-    home = home_of(
-        read_nodes(written(root, layout)), CpuPlacement(cpus_in(cpus), cpus_in(memory), last), wanted
+    home = choose_numa_node(
+        read_nodes(written(root, layout)),
+        CpuPlacement(parse_cpu_list(cpus), parse_cpu_list(memory), last),
+        wanted,
     )
-    assert (home and (home.number, home.cpus)) == (want and (want[0], cpus_in(want[1])))
+    assert (home and (home.number, home.cpus)) == (want and (want[0], parse_cpu_list(want[1])))
 
 
 @pytest.mark.parametrize(
     ("text", "want"), [("0", {0}), ("0-3", {0, 1, 2, 3}), ("0-1,8-9,12", {0, 1, 8, 9, 12}), ("", set())]
 )
 def test_lists_of_cpus_are_read_in_the_kernels_notation(text: str, want: set[int]) -> None:
-    assert cpus_in(text) == want
+    assert parse_cpu_list(text) == want
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_lists_of_cpus_are_read_in_the_kernels_notation(text: str, want: set[int
 def test_the_nodes_of_a_process_are_those_of_its_cpus(
     root: Path, mask: set[int], want_nodes: list[int]
 ) -> None:
-    nodes = usable_nodes(read_nodes(written(root, IN_TURN)), frozenset(mask))
+    nodes = list_usable_nodes(read_nodes(written(root, IN_TURN)), frozenset(mask))
     assert [node.number for node in nodes] == want_nodes
     assert frozenset().union(*(node.cpus for node in nodes)) == mask
 

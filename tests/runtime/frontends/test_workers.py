@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -104,29 +105,51 @@ async def test_a_client_that_hangs_up_leaves_the_queue_of_the_engine_empty(serve
     )
 
 
+async def stop_awaited_process(pids: Sequence[int], answers: Counter[int]) -> int:
+    """Stop a front end that clients wait for, and return its process id. answers: of each of twelve clients so far.
+
+    A client opens an idle connection again without a word. While a process is stopped, those with a connection to it
+    get no answer.
+    """
+
+    async def wait_for_answers() -> Counter[int]:
+        wanted = answers.total() + 36
+        while answers.total() < wanted:  # noqa: ASYNC110  # turns of the loop, no time
+            await asyncio.sleep(0)
+        return answers.copy()
+
+    await wait_for_answers()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+        before, after = await wait_for_answers(), await wait_for_answers()
+        if any(after[number] == before[number] for number in range(12)):
+            return pid
+        os.kill(pid, signal.SIGCONT)
+    raise AssertionError("no client waits for any of the processes")
+
+
 async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(server: ServerProcess) -> None:
     counter = 'embedserve_requests_total{route="/embed",status="200"}'
     replaced = await asyncio.to_thread(metric, server, "embedserve_http_workers_replaced_total")
     counted = await asyncio.to_thread(metric, server, counter)
-    victim = list_front_ends(server)[0]
-    addressed = [identity_of(pid) for pid in list_front_ends(server)]
+    front_ends = list_front_ends(server)
+    addressed = [identity_of(pid) for pid in front_ends]
+    answers: Counter[int] = Counter()
     broken: set[str] = set()
     unbroken: set[str] = set()
-    answered = 0
     killed = asyncio.Event()
     answers_after = asyncio.Event()
 
-    async def ask() -> None:
+    async def ask(number: int) -> None:
         """On one connection, so with one process, until it breaks or the others have been answered after the kill."""
-        nonlocal answered
         maker = ""
         async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
             try:
                 while not answers_after.is_set():
                     answer = await client.post("/embed", json={"inputs": "a text"})
                     assert answer.status_code == 200
-                    answered += 1
                     maker = answer.headers["x-request-id"].partition("-")[0]
+                    answers[number] += 1
                     if killed.is_set():
                         unbroken.add(maker)
                         answers_after.set()
@@ -134,10 +157,8 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
             except httpx.TransportError:
                 broken.add(maker)
 
-    asking = [asyncio.create_task(ask()) for _ in range(12)]
-    while answered < 36:  # noqa: ASYNC110  # turns of the loop, no time
-        await asyncio.sleep(0)
-    os.kill(victim, signal.SIGKILL)
+    asking = [asyncio.create_task(ask(number)) for number in range(12)]
+    os.kill(await stop_awaited_process(front_ends, answers), signal.SIGKILL)
     await asyncio.to_thread(until, server, "embedserve_http_workers_replaced_total", replaced + 1)
     killed.set()
     await asyncio.gather(*asking)
@@ -149,7 +170,7 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
     # What the dead process had answered is still counted; of its last answers one each may be counted and not have
     # come, or have come and not be counted.
     counts = await asyncio.to_thread(metric, server, counter) - counted
-    assert abs(counts - answered) <= len(asking)
+    assert abs(counts - answers.total()) <= len(asking)
     async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
         assert (await client.post("/embed", json={"inputs": "a"})).status_code == 200
 

@@ -16,24 +16,24 @@ from embedserve_runtime.scheduling.policy import (
     LOOK_AHEAD,
     MAX_RETRY_SECONDS,
     MIN_RETRY_SECONDS,
-    Batch,
     BatchPart,
+    BatchPlan,
     Limits,
-    Policy,
+    RequestQueue,
 )
 
 NEVER = float("inf")
 
 
-def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int = 10_000) -> Policy:
+def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int = 10_000) -> RequestQueue:
     """Requests 1, 2, … with the given input lengths, in that order."""
-    policy = Policy(Limits(batch_tokens, queue_tokens, queue_inputs=1_000))
+    policy = RequestQueue(Limits(batch_tokens, queue_tokens, queue_inputs=1_000))
     for number, lengths in enumerate(requests, 1):
         policy.admit(number, lengths, NEVER)
     return policy
 
 
-def batches_of(policy: Policy) -> list[dict[int, tuple[int, ...]]]:
+def batches_of(policy: RequestQueue) -> list[dict[int, tuple[int, ...]]]:
     found = []
     while batch := policy.form_batch(0.0):
         found.append({part.request: tuple(part.inputs) for part in batch.parts})
@@ -72,11 +72,13 @@ def test_inside_a_request_the_longest_input_is_cut_first() -> None:
 
 
 def test_a_request_that_fits_as_a_whole_is_taken_as_it_came() -> None:
-    assert policy_with([5, 30, 10]).form_batch(0.0) == Batch((BatchPart(1, range(3)),), tokens=45, inputs=3)
+    assert policy_with([5, 30, 10]).form_batch(0.0) == BatchPlan(
+        (BatchPart(1, range(3)),), tokens=45, inputs=3
+    )
 
 
 def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None:
-    policy = Policy(Limits(batch_tokens=4_096, queue_tokens=10**7, queue_inputs=20_000))
+    policy = RequestQueue(Limits(batch_tokens=4_096, queue_tokens=10**7, queue_inputs=20_000))
     policy.admit(1, [300] * 10_000, NEVER)
     policy.form_batch(0.0)
     policy.admit(2, [12], NEVER)
@@ -86,7 +88,7 @@ def test_a_single_query_behind_ten_thousand_texts_is_in_the_next_batch() -> None
 
 
 def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
-    policy = Policy(Limits(batch_tokens=1_000, queue_tokens=10**7, queue_inputs=20_000))
+    policy = RequestQueue(Limits(batch_tokens=1_000, queue_tokens=10**7, queue_inputs=20_000))
     policy.admit(0, [100] * 10_000, NEVER)
     turns = []
     for cut in range(100):
@@ -122,7 +124,7 @@ def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
     policy.admit(1, [10], deadline=5.0)
     policy.admit(2, [10], deadline=6.0)
     batch = policy.form_batch(now=5.0)
-    assert batch == Batch((BatchPart(2, range(1)),), tokens=10, inputs=1)
+    assert batch == BatchPlan((BatchPart(2, range(1)),), tokens=10, inputs=1)
     assert policy.queued_inputs == 0
 
 
@@ -136,12 +138,12 @@ def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
     ],
 )
 def test_a_full_queue_refuses_and_keeps_its_state(lengths: list[int], error: type[Exception]) -> None:
-    policy = Policy(Limits(batch_tokens=50, queue_tokens=100, queue_inputs=10))
+    policy = RequestQueue(Limits(batch_tokens=50, queue_tokens=100, queue_inputs=10))
     policy.admit(1, [25, 25], NEVER)
     with pytest.raises(error):
         policy.admit(2, lengths, NEVER)
     assert (policy.queued_inputs, policy.queued_tokens) == (2, 50)
-    assert policy.form_batch(0.0) == Batch((BatchPart(1, range(2)),), tokens=50, inputs=2)
+    assert policy.form_batch(0.0) == BatchPlan((BatchPart(1, range(2)),), tokens=50, inputs=2)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +172,13 @@ def test_the_rate_follows_the_batches_that_ran() -> None:
     assert policy.tokens_per_second == pytest.approx(2_000, rel=0.01)
 
 
-def admit_all(policy: Policy, client: str, numbers: range, length: int) -> None:
+def admit_all(policy: RequestQueue, client: str, numbers: range, length: int) -> None:
     for number in numbers:
         policy.admit(number, [length], NEVER, client)
 
 
 def test_a_client_with_a_hundred_requests_has_no_more_of_a_batch_than_one_with_two() -> None:
-    policy = Policy(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
+    policy = RequestQueue(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
     admit_all(policy, "large", range(100), length=10)
     admit_all(policy, "small", range(100, 102), length=10)
     batch = policy.form_batch(0.0)
@@ -185,11 +187,13 @@ def test_a_client_with_a_hundred_requests_has_no_more_of_a_batch_than_one_with_t
 
 
 def test_a_request_of_one_client_waits_for_one_quantum_of_each_other_client_and_no_longer() -> None:
-    policy = Policy(Limits(batch_tokens=10, queue_tokens=10_000, queue_inputs=1_000))
+    policy = RequestQueue(Limits(batch_tokens=10, queue_tokens=10_000, queue_inputs=1_000))
     for client in range(5):
         admit_all(policy, f"client-{client}", range(100 * client, 100 * client + 50), length=10)
     policy.admit(999, [10], NEVER, "new")
-    numbers = [part.request for _ in range(6) for part in (policy.form_batch(0.0) or Batch((), 0, 0)).parts]
+    numbers = [
+        part.request for _ in range(6) for part in (policy.form_batch(0.0) or BatchPlan((), 0, 0)).parts
+    ]
     assert numbers == [0, 100, 200, 300, 400, 999]
 
 
@@ -202,7 +206,7 @@ def test_a_request_of_one_client_waits_for_one_quantum_of_each_other_client_and_
     ],
 )
 def test_clients_share_the_queue_and_leave_room_for_one_more(clients: int, share: int) -> None:
-    policy = Policy(Limits(batch_tokens=10, queue_tokens=1_200, queue_inputs=10_000))
+    policy = RequestQueue(Limits(batch_tokens=10, queue_tokens=1_200, queue_inputs=10_000))
     held = [0] * clients
     refused: set[int] = set()
     for number in range(2 * 1_200):
@@ -219,13 +223,13 @@ def test_clients_share_the_queue_and_leave_room_for_one_more(clients: int, share
 
 
 def test_a_client_alone_may_send_what_fills_an_empty_queue() -> None:
-    policy = Policy(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
+    policy = RequestQueue(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
     policy.admit(1, [100], NEVER, "alone")
     assert policy.queued_tokens == 100
 
 
 def test_a_client_that_is_not_told_apart_may_fill_the_queue() -> None:
-    policy = Policy(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
+    policy = RequestQueue(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
     for number in range(10):
         policy.admit(number, [10], NEVER)
     assert policy.queued_tokens == 100
@@ -252,7 +256,7 @@ class QueueModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.policy = Policy(self.LIMITS)
+        self.policy = RequestQueue(self.LIMITS)
         self.now = 0.0
         self.number = 0
         self.live: dict[int, Expected] = {}
@@ -312,7 +316,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         self.check(batch)
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: BatchPlan) -> None:
         lengths = [self.live[part.request].lengths[index] for part in batch.parts for index in part.inputs]
         assert len({part.request for part in batch.parts}) == len(batch.parts)
         assert batch.tokens == sum(lengths)

@@ -27,7 +27,7 @@ from embedserve_runtime.tokenizing import (
     TextTokenizer,
     TruncationRules,
 )
-from embedserve_runtime.tokenizing.truncation import second_first
+from embedserve_runtime.tokenizing.truncation import truncate_second_first
 from tests.runtime.tokenizing.kinds import KINDS, ODD, SCRIPTS, ours, transformers_of
 from tests.support.models import tiny
 from tests.support.tiny_models import VOCABULARY, build_tiny_wordpiece
@@ -221,7 +221,7 @@ def test_a_long_first_text_before_many_is_refused_before_the_second_texts_are_re
 def test_the_second_text_is_cut_first_and_keeps_its_least(
     first: int, second: int, room: int, least: int
 ) -> None:
-    kept_first, kept_second = second_first(first, second, room, least)
+    kept_first, kept_second = truncate_second_first(first, second, room, least)
     assert kept_first + kept_second == min(first + second, room)
     assert kept_second >= min(second, least, room // 2)
     assert kept_first == first or kept_second == min(second, least, room // 2)

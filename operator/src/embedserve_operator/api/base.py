@@ -112,5 +112,5 @@ QUALIFIED_KEYS = every_key(QUALIFIED_NAME, f"each key {_QUALIFIED_NAME_MESSAGE}"
 """The rule for the keys of a map of labels, annotations or resources."""
 
 
-PassedOn = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+RawObject = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 """A value of Kubernetes' own API that is handed over as it is; the API server checks it in the child."""

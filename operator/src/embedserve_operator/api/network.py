@@ -52,7 +52,7 @@ class ServiceSettings(Model):
     )
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """As of a Service."""
+    """The type of the Service."""
     annotations: (
         Annotated[
             dict[str, Annotated[str, Field(max_length=4096)]],
@@ -64,7 +64,7 @@ class ServiceSettings(Model):
     ) = None
     """Annotations of the Service, for example for a cloud's load balancer."""
     ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = None
-    """As of a Service."""
+    """The ipFamilyPolicy of the Service."""
     ip_families: (
         Annotated[
             tuple[IpFamily, ...],
@@ -73,7 +73,7 @@ class ServiceSettings(Model):
         ]
         | None
     ) = None
-    """As of a Service: the families, the main one first."""
+    """The ipFamilies of the Service, the main one first."""
     load_balancer_class: Annotated[str, Field(max_length=253)] | None = None
     """Which load balancer implements the Service."""
     load_balancer_source_ranges: Annotated[tuple[AddressRange, ...], Field(max_length=64)] | None = None

@@ -13,8 +13,8 @@ from embedserve_operator.api.base import (
     LabelValue,
     Model,
     ObjectName,
-    PassedOn,
     Quantity,
+    RawObject,
 )
 from embedserve_operator.api.peers import LabelSelector
 from embedserve_operator.api.rules import ListMap, Rule, between, exactly_one, matches, no_key
@@ -212,7 +212,7 @@ class Volume(Model):
     """A PersistentVolumeClaim."""
     empty_dir: EmptyDirVolume | None = None
     """A folder that lives as long as the pod."""
-    csi: PassedOn | None = None
+    csi: RawObject | None = None
     """A volume of a storage driver, as in `kubectl explain pod.spec.volumes.csi`."""
 
 
@@ -298,7 +298,7 @@ class PodSettings(Model):
     """Labels that a node must carry, beside what the hardware class asks for."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] | None = None
     """Taints that the pods may be placed in spite of, beside those of the hardware class."""
-    affinity: PassedOn | None = None
+    affinity: RawObject | None = None
     """Affinity as in `kubectl explain pod.spec.affinity`; what the hardware class asks for holds as well."""
     topology_spread_constraints: (
         Annotated[

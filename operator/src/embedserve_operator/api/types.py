@@ -14,9 +14,9 @@ from embedserve_operator.api.base import (
     QUALIFIED_KEYS,
     LabelName,
     Model,
-    PassedOn,
     PositiveQuantity,
     Quantity,
+    RawObject,
 )
 from embedserve_operator.api.cache import Cache, OnnxConversion
 from embedserve_operator.api.network import ApiSettings, Monitoring, NetworkPolicySettings, ServiceSettings
@@ -195,13 +195,13 @@ class Autoscaling(Model):
     pod has not answered yet."""
     target: PositiveQuantity | None = None
     """Value of the metric that a pod should have; without it 64 inputs, 1 second or 16 requests."""
-    behavior: PassedOn | None = None
+    behavior: RawObject | None = None
     """Speed of scaling, as in `kubectl explain hpa.spec.behavior`; what it leaves out is as by default: up at
     once, to at most three times the pods every 15 s; down by a tenth every minute, and only to what
     was enough for five minutes."""
-    metrics: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
+    metrics: Annotated[tuple[RawObject, ...], Field(max_length=8)] | None = None
     """Further metrics, as in `kubectl explain hpa.spec.metrics`; the one that asks for most pods counts."""
-    triggers: Annotated[tuple[PassedOn, ...], Field(max_length=8)] | None = None
+    triggers: Annotated[tuple[RawObject, ...], Field(max_length=8)] | None = None
     """Where KEDA decides: further triggers, as in `kubectl explain scaledobject.spec.triggers`, in the place of
     metrics."""
 

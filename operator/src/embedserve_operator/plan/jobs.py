@@ -32,7 +32,7 @@ _ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
 
 
 @dataclass(frozen=True, slots=True)
-class WantedJob:
+class DesiredJob:
     """Describes a Job that should have succeeded before pods serve."""
 
     manifest: Manifest
@@ -55,7 +55,7 @@ class WantedJob:
 class JobStep:
     """Says how far one Job is, and what is to be done about it."""
 
-    wanted: WantedJob
+    wanted: DesiredJob
     phase: JobPhase
     must_create: bool = False
     job_to_delete: JobState | None = None
@@ -86,7 +86,7 @@ def list_start_deadlines(observed: ObservedState) -> tuple[int, ...]:
 
 
 def plan_job_step(
-    wanted: WantedJob, job: JobState | None, before: JobStatus | None, resource: Resource
+    wanted: DesiredJob, job: JobState | None, before: JobStatus | None, resource: Resource
 ) -> JobStep:
     """Decide what to do about a wanted Job.
 
@@ -114,7 +114,7 @@ def plan_job_step(
 
 
 def _plan_failed_job(
-    wanted: WantedJob, job: JobState, known: JobStatus | None, resource: Resource
+    wanted: DesiredJob, job: JobState, known: JobStatus | None, resource: Resource
 ) -> JobStep:
     template = wanted.template_hash
     if known is not None and known.state == "Failed" and _was_tried(known, template, resource):
@@ -124,7 +124,7 @@ def _plan_failed_job(
     return JobStep(wanted, "Running", job_to_delete=job)
 
 
-def _plan_missing_job(wanted: WantedJob, known: JobStatus | None, resource: Resource) -> JobStep:
+def _plan_missing_job(wanted: DesiredJob, known: JobStatus | None, resource: Resource) -> JobStep:
     if known is not None and known.state == "Succeeded":
         return JobStep(wanted, "Succeeded")
     if known is not None and known.state == "Failed" and _was_tried(known, wanted.template_hash, resource):

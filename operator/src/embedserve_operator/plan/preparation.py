@@ -18,8 +18,8 @@ from embedserve_operator.manifests.runtime_config import build_convert_yaml, bui
 from embedserve_operator.manifests.volume import ModelVolume, build_claim
 from embedserve_operator.plan.export import choose_conversion_settings, find_export_refusal, needs_export
 from embedserve_operator.plan.jobs import (
+    DesiredJob,
     JobStep,
-    WantedJob,
     build_conversion_status,
     build_fetch_status,
     build_model_report,
@@ -250,7 +250,7 @@ def _plan_job(
         volume=volume,
     )
     manifest = build_job(pods, task, job_name(resource, volume, task, identity))
-    wanted = WantedJob(manifest, task, stale_since)
+    wanted = DesiredJob(manifest, task, stale_since)
     before = status.fetch if task == "fetch" else status.conversion
     found = plan_job_step(wanted, observed.find_job(wanted.name), before, resource)
     return _PlannedJob(found, config)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer
-from embedserve_runtime.api.inputs import agree, check_dimensions
+from embedserve_runtime.api.inputs import check_dimensions, merge_aliases
 from embedserve_runtime.api.schemas.base import EmbeddingType
 from embedserve_runtime.api.schemas.openai import EmbeddingsBody
 from embedserve_runtime.errors import InvalidInput
@@ -59,7 +59,7 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
     """Read the options of a body. Raises InvalidInput where two of its fields contradict each other."""
     if body.model_fields_set <= _COMMON_FIELDS:
         return EmbeddingOptions(body.dimensions, body.encoding_format == "base64")
-    kind: EmbeddingType | None = agree(
+    kind: EmbeddingType | None = merge_aliases(
         embedding_type=body.embedding_type[0]
         if isinstance(body.embedding_type, list)
         else body.embedding_type,
@@ -68,15 +68,15 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
     )
     check_dimensions(card, output_dimension=body.output_dimension)
     max_tokens = body.truncate_prompt_tokens
-    truncate = agree(
+    truncate = merge_aliases(
         truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,
         truncation=body.truncation,
         truncate_prompt_tokens=None if max_tokens is None else True,
         overflow=TRUNCATES.get(body.overflow or ""),
     )
-    normalize = agree(normalized=body.normalized, normalize=body.normalize)
+    normalize = merge_aliases(normalized=body.normalized, normalize=body.normalize)
     return EmbeddingOptions(
-        dimensions=agree(dimensions=body.dimensions, output_dimension=body.output_dimension),
+        dimensions=merge_aliases(dimensions=body.dimensions, output_dimension=body.output_dimension),
         as_base64="base64" in (kind, body.encoding_format),
         precision=PRECISIONS[kind or "float"],
         truncate=truncate,

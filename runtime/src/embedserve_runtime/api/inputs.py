@@ -37,7 +37,7 @@ class RequestOptions(NamedTuple):
     word: InputWord | None = None
 
 
-def request_options(context: RequestContext, model: str | None = None) -> RequestOptions:
+def read_request_options(context: RequestContext, model: str | None = None) -> RequestOptions:
     """Read the options of a request. model: that of its body, which may name a space and a type of inputs too.
 
     Raises InvalidInput, VectorSpaceMismatch.
@@ -135,7 +135,7 @@ def check_dimensions(card: ModelCard, **given: int | None) -> None:
             )
 
 
-def agree(**given: T | None) -> T | None:
+def merge_aliases(**given: T | None) -> T | None:
     """Return the value of fields with the same meaning; None where none of them is set. Raises InvalidInput where they
     differ."""
     said = {field: value for field, value in given.items() if value is not None}

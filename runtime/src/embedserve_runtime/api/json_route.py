@@ -35,7 +35,7 @@ HEADER_PARAMETERS: list[dict[str, Any]] = [
         "schema": {"type": "number", "exclusiveMinimum": 0, "examples": [2.5]},
     },
 ]
-"""Headers of every route with a body, read by `inputs.request_options`."""
+"""Headers of every route with a body, read by `inputs.read_request_options`."""
 
 
 class JsonRoute(APIRoute):

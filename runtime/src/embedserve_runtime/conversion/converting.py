@@ -36,7 +36,7 @@ from embedserve_runtime.conversion.rewriting import (
     write_model,
 )
 from embedserve_runtime.conversion.standard import build_standard_model, check_outputs
-from embedserve_runtime.cpu.features import max_static_weight
+from embedserve_runtime.cpu.features import compute_max_static_weight
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
     INPUTS_FILE,
@@ -249,7 +249,7 @@ class ArtifactWriter:
     @property
     def _max_weight(self) -> int:
         """The largest 8-bit weight: scales are chosen for the weights that are written."""
-        return max_static_weight(self._inputs.instruction_set)
+        return compute_max_static_weight(self._inputs.instruction_set)
 
     def _choose_static_forms(
         self, graph: FloatGraph, folder: Path

@@ -56,7 +56,9 @@ def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
 def build_standard_model(
     packed: onnx.ModelProto, card: ModelCard, heads: Heads, outputs: Sequence[str]
 ) -> onnx.ModelProto:
-    """packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
+    """Build the graph that other programs run, with one row for each text in place of packed tokens.
+
+    packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
     before = GraphWriter(stem=STEM)
     places = _pack(before, has_types=has_types)

@@ -24,22 +24,22 @@ ARM = (("i8mm", "i8mm"), ("dotprod", "asimddp"))
 WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod", "neon"})
 
 
-def instruction_set() -> str:
+def detect_instruction_set() -> str:
     """Name of this machine's, `x86-64/avx512-vnni` for example."""
-    return name_of(platform.machine(), cpu_flags())
+    return format_instruction_set(platform.machine(), read_cpu_flags())
 
 
 def has_bfloat16_products() -> bool:
     """Whether ONNX Runtime makes products in bfloat16 on this machine: on ARM whose cores have them (BFMMLA)."""
-    return platform.machine() in ARM_MACHINES and "bf16" in cpu_flags()
+    return platform.machine() in ARM_MACHINES and "bf16" in read_cpu_flags()
 
 
-def cpu_flags() -> frozenset[str]:
+def read_cpu_flags() -> frozenset[str]:
     """Return the instruction set of this machine."""
-    return flags_in(_cpu_info())
+    return parse_cpu_flags(_cpu_info())
 
 
-def flags_in(cpu_info: str) -> frozenset[str]:
+def parse_cpu_flags(cpu_info: str) -> frozenset[str]:
     """Flags of the first processor: the line `flags` on x86, `Features` on ARM."""
     for line in cpu_info.splitlines():
         name, _, value = line.partition(":")
@@ -48,7 +48,7 @@ def flags_in(cpu_info: str) -> frozenset[str]:
     return frozenset()
 
 
-def name_of(machine: str, flags: AbstractSet[str]) -> str:
+def format_instruction_set(machine: str, flags: AbstractSet[str]) -> str:
     if machine in X86_MACHINES:
         return f"x86-64/{next((name for name, flag in X86 if flag in flags), 'sse')}"
     if machine in ARM_MACHINES:
@@ -56,14 +56,14 @@ def name_of(machine: str, flags: AbstractSet[str]) -> str:
     return machine
 
 
-def sums_exactly(instructions: str) -> bool:
+def can_accumulate_exactly(instructions: str) -> bool:
     """Whether its 8-bit products add up without overflow whatever the weights are."""
     return instructions.rpartition("/")[2] in WIDE_SUMS
 
 
-def max_static_weight(instructions: str) -> int:
+def compute_max_static_weight(instructions: str) -> int:
     """The largest 8-bit weight whose products cannot overflow: 127, or 63 where two terms are added in 16 bit."""
-    return 127 if sums_exactly(instructions) else 63
+    return 127 if can_accumulate_exactly(instructions) else 63
 
 
 def _cpu_info() -> str:

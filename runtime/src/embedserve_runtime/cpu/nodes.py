@@ -45,7 +45,7 @@ class CpuPlacement:
 def read_nodes(root: Path = NODES_ROOT) -> tuple[Node, ...]:
     """Read the memory nodes by number; none where the kernel lists none."""
     files = {int(file.parent.name.removeprefix("node")): file for file in root.glob("node[0-9]*/cpulist")}
-    nodes = (Node(number, cpus_in(files[number].read_text().strip())) for number in sorted(files))
+    nodes = (Node(number, parse_cpu_list(files[number].read_text().strip())) for number in sorted(files))
     return tuple(node for node in nodes if node.cpus)
 
 
@@ -53,37 +53,39 @@ def read_placement(root: Path = PROCESS_ROOT) -> CpuPlacement:
     """Read the placement of this process."""
     fields = dict(line.split(":", 1) for line in (root / "status").read_text().splitlines() if ":" in line)
     last = (root / "stat").read_text().rpartition(")")[2].split()[LAST_CPU_FIELD]
-    return CpuPlacement(allowed_cpus(), cpus_in(fields.get("Mems_allowed_list", "").strip()), int(last))
+    return CpuPlacement(
+        allowed_cpus(), parse_cpu_list(fields.get("Mems_allowed_list", "").strip()), int(last)
+    )
 
 
-def cpus_in(text: str) -> frozenset[int]:
+def parse_cpu_list(text: str) -> frozenset[int]:
     """CPUs, or nodes, of the kernel's notation: `0-3,8`."""
     ranges = (part.partition("-") for part in text.split(",") if part)
     return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
 
 
-def usable_nodes(nodes: Sequence[Node], cpus: frozenset[int]) -> tuple[Node, ...]:
+def list_usable_nodes(nodes: Sequence[Node], cpus: frozenset[int]) -> tuple[Node, ...]:
     """Those that have some of these CPUs, with no others."""
     return tuple(Node(node.number, node.cpus & cpus) for node in nodes if node.cpus & cpus)
 
 
-def home_of(nodes: Sequence[Node], placement: CpuPlacement, wanted: int) -> Node | None:
+def choose_numa_node(nodes: Sequence[Node], placement: CpuPlacement, wanted: int) -> Node | None:
     """The node to stay on, with those of its CPUs that may be used; None where it is one anyway, or `wanted` CPUs are
     on none whose memory may be used."""
-    usable = usable_nodes(nodes, placement.cpus)
+    usable = list_usable_nodes(nodes, placement.cpus)
     fitting = [node for node in usable if len(node.cpus) >= wanted and node.number in placement.memory]
     if len(usable) < 2 or not fitting:
         return None
     return max(fitting, key=lambda node: (placement.last in node.cpus, len(node.cpus), -node.number))
 
 
-def stay_on_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
-    """Have all threads of the process on one node, if `home_of` finds it."""
+def pin_to_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
+    """Have all threads of the process on one node, if `choose_numa_node` finds it."""
     nodes = read_nodes(root)
     if len(nodes) < 2:
         return
     placement = read_placement()
-    home = home_of(nodes, placement, wanted)
+    home = choose_numa_node(nodes, placement, wanted)
     if home is None:
         return
     for task in (PROCESS_ROOT / "task").iterdir():

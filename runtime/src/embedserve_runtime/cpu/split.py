@@ -11,9 +11,10 @@ MAX_FRONT_ENDS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuSplit:
-    """cpus: that the process may use. engine: threads of the engine. around: cores that are left beside them.
+    """How the process's cores are divided between the engine and the rest.
 
-    tokenizing_share: of the CPU time that a token takes in the tokenizer and in the engine.
+    cpus: the number that the process may use. engine: threads of the engine. around: cores that are left for the rest.
+    tokenizing_share: the tokenizer's part of the CPU time that a token takes in tokenizer and engine.
     """
 
     cpus: int
@@ -23,7 +24,10 @@ class CpuSplit:
 
 
 def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -> CpuSplit:
-    """tokenizing, engine: measured seconds of one core a token. processes: that tokenise, each on a core at most.
+    """Divide cores between tokenizer and engine.
+
+    tokenizing, engine: measured seconds of one core for a token. processes: the number of processes that tokenise, each
+    on one core at most.
 
     The tokenizer gets its share in whole cores, to the nearest. Below half a core the engine has all of them: its
     threads do not spin, so that what little goes on beside them finds room. One core stays with the engine.

@@ -40,7 +40,7 @@ class Rows:
 
     @classmethod
     def build(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
-        """tensors: as `table_tensors` of `model.static` gives them.
+        """Build the rows of a table. tensors: by the names that `model.static.read_table_tensors` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
         Raises ModelInvalid for dtypes that have no product.

@@ -11,7 +11,7 @@ from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, S
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
-from embedserve_runtime.server.sockets import Ports, more_ports
+from embedserve_runtime.server.sockets import Ports, bind_further_ports
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -50,7 +50,7 @@ class AutoSizedFrontEnd:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._own.wait_finished(), LAST_PROBES_SECONDS)
         await self._own.close()
-        self._ports += more_ports(self._ports[0], count - 1)
+        self._ports += bind_further_ports(self._ports[0], count - 1)
         server = self._settings.server.model_copy(update={"http_workers": count})
         self._front = WorkerSupervisor(replace(self._settings, server=server), self._ports, self._metrics)
         if self._status:

@@ -98,10 +98,10 @@ def _dtype_of(array_type: object) -> np.dtype[Any]:
 
 
 def front_end_decoder() -> Decoder[EngineMessage]:
-    """Of what comes in at a front end."""
+    """Return a decoder of the messages that a front end receives."""
     return Decoder(EngineMessage)
 
 
 def engine_decoder() -> Decoder[FrontEndMessage]:
-    """Of what comes in at the engine's process. Nothing of it is unpickled."""
+    """Return a decoder of the messages that the engine's process receives. Nothing of them is unpickled."""
     return Decoder(FrontEndMessage)

@@ -42,7 +42,7 @@ class FrontEnd(Protocol):
 
     @property
     def observer(self) -> Observer:
-        """Of the dispatcher."""
+        """What the dispatcher tells of its batches and clients."""
         ...
 
     async def wait_for_failure(self) -> None:

@@ -60,7 +60,7 @@ class MessageSocket:
             self._read()
 
     def _read(self) -> None:
-        """Until nothing is left, or other things shall have their turn."""
+        """Read messages until there are none, or the event loop's other work is due."""
         self._read_soon()
         for _ in range(MESSAGES_PER_TURN):
             if self.socket.closed:

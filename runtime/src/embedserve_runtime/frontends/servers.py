@@ -15,7 +15,9 @@ from embedserve_runtime.server.sockets import Ports
 
 
 class Servers:
-    """As one server. What comes in on the pinned port is answered here, whatever the service's name stands for."""
+    """The HTTP servers of one process, started and stopped together.
+
+    Requests on the pinned port are answered here, whatever the service's name stands for."""
 
     def __init__(self, settings: ServerSettings, ports: Ports, context: ServerContext) -> None:
         app = create_app(context, settings)

@@ -157,7 +157,7 @@ class Worker:
             os._exit(1)
 
     def _update_readiness(self) -> None:
-        """To where the server stands, but not to ready without a service."""
+        """Take over the server's phase, except for ready, which needs a service."""
         self._readiness.current_space = self._status.current_space
         if self._dispatcher or self._status.phase in {Phase.LOADING, Phase.WARMING_UP}:
             self._readiness.move(self._status.phase, self._status.message)
@@ -174,12 +174,12 @@ class Worker:
 
 
 def _exit() -> None:
-    """Nothing can be answered any more; the reason is in a log."""
+    """End the process at once: it cannot answer any more, and the log has the reason."""
     os._exit(1)
 
 
 def _exit_when_closed(handle: int) -> None:
-    """End at once when the other end of a pipe is closed, which the kernel does when its process dies of whatever."""
+    """End at once when the other end of a pipe is closed, as the kernel does when its process ends for any reason."""
 
     def read() -> None:
         if not os.read(handle, 1):

@@ -44,7 +44,10 @@ def open_encoder_tensors(card: ModelCard, tensors: ModelTensors) -> StoredTensor
 
 
 def open_adapted_tensors(card: ModelCard, tensors: ModelTensors) -> AdaptedTensors | None:
-    """Open the same of a card with an adapter; None without one. Raises as `open_encoder_tensors`."""
+    """Open the encoder's tensors with the card's adapter merged into them; None for a card without one.
+
+    Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture.
+    """
     if card.adapter is None:
         return None
     checkpoint, own = tensors.open_checkpoint(card.encoder_path), tensors.adapter(card.encoder_path)

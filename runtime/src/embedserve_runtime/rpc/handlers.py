@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.errors import RouteNotFound
-from embedserve_runtime.api.inputs import RequestOptions, request_options
+from embedserve_runtime.api.inputs import RequestOptions, read_request_options
 from embedserve_runtime.api.responses import SPACE_HEADERS, Header, record_usage, result_headers
 from embedserve_runtime.api.routes import OTHER
 from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded, RateLimited
@@ -295,7 +295,7 @@ async def _send_initial_metadata(call: CallContext, response: _ResponseWithHeade
 
 def _request_options(call: CallContext, request: RequestContext) -> RequestOptions:
     """Read the options of a request, with the shorter of the two timeouts that the client may set."""
-    options = request_options(request)
+    options = read_request_options(request)
     times = [seconds for seconds in (options.timeout, call.seconds_left) if seconds is not None]
     return options._replace(timeout=min(times, default=None))
 

@@ -33,7 +33,7 @@ from embedserve_runtime.scheduling.batches import (
 from embedserve_runtime.scheduling.clients import Client, RateLimiter
 from embedserve_runtime.scheduling.executors import SerialExecutor, start_executor
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
-from embedserve_runtime.scheduling.policy import Limits, Policy, QueueDepth
+from embedserve_runtime.scheduling.policy import Limits, QueueDepth, RequestQueue
 
 Clock = Callable[[], float]
 
@@ -67,7 +67,7 @@ class Dispatcher:
         self._engines = len(engines)
         self._clock = clock
         self._observer = observer
-        self._policy = Policy(limits)
+        self._policy = RequestQueue(limits)
         self._rates = RateLimiter()
         self._jobs: dict[int, Job] = {}
         self._numbers = itertools.count(1)

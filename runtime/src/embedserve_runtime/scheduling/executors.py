@@ -25,8 +25,8 @@ from embedserve_runtime.scheduling.batches import (
 
 Clock = Callable[[], float]
 # The next batch, None when there will be no more; waits for one.
-Take = Callable[[], ScheduledBatch | None]
-Give = Callable[[ScheduledBatch, Outcome], None]
+NextBatch = Callable[[], ScheduledBatch | None]
+OnBatchDone = Callable[[ScheduledBatch, Outcome], None]
 
 
 class Executor(Protocol):
@@ -37,7 +37,7 @@ class Executor(Protocol):
         ...
 
 
-def start_executor(engine: Engine, clock: Clock, take: Take, give: Give, name: str) -> Executor:
+def start_executor(engine: Engine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str) -> Executor:
     """Start the executor that suits the engine. It calls `take` and `give` on its own threads."""
     if isinstance(engine, AsyncEngine) and engine.max_in_flight > 1:
         return PipelinedExecutor(engine, clock, take, give, name)
@@ -47,7 +47,7 @@ def start_executor(engine: Engine, clock: Clock, take: Take, give: Give, name: s
 class SerialExecutor:
     """Runs one batch after another."""
 
-    def __init__(self, engine: Engine, clock: Clock, take: Take, give: Give, name: str) -> None:
+    def __init__(self, engine: Engine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str) -> None:
         def work() -> None:
             while batch := take():
                 give(batch, run_batch(batch, engine, clock))
@@ -82,7 +82,9 @@ class _LockedEngine:
 class PipelinedExecutor:
     """Prepares and submits further batches while one runs, as many as the engine takes."""
 
-    def __init__(self, engine: AsyncEngine, clock: Clock, take: Take, give: Give, name: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._take = take

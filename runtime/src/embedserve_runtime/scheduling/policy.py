@@ -64,7 +64,9 @@ class BatchPart(Struct, frozen=True):
     inputs: Sequence[int]
 
 
-class Batch(Struct, frozen=True):
+class BatchPlan(Struct, frozen=True):
+    """Which inputs of which requests form a batch. tokens, inputs: how many in all."""
+
     parts: tuple[BatchPart, ...]
     tokens: int
     inputs: int
@@ -174,8 +176,11 @@ class _ClientQueue:
         self.inputs -= inputs
 
 
-class Policy:
-    """The queue and its rules. Not thread-safe: the caller holds one lock around every call."""
+class RequestQueue:
+    """Holds the requests that wait, and forms batches of them by the rules of this module.
+
+    Not thread-safe: the caller holds one lock around every call.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -244,7 +249,7 @@ class Policy:
         if not queue.ring:
             del self._clients[client]
 
-    def form_batch(self, now: float) -> Batch | None:
+    def form_batch(self, now: float) -> BatchPlan | None:
         """Form the next batch; None when nothing waits. Requests whose deadline has passed are dropped."""
         room = self._compute_budget()
         taken: dict[int, Sequence[int]] = {}
@@ -288,7 +293,7 @@ class Policy:
         self.queued_tokens -= tokens
         self.queued_inputs -= inputs
         parts = tuple(BatchPart(request, indices) for request, indices in taken.items())
-        return Batch(parts, tokens, inputs) if parts else None
+        return BatchPlan(parts, tokens, inputs) if parts else None
 
     def _compute_budget(self) -> int:
         """Return the tokens of the next batch: fewer where clients are told apart, as nobody gets in while it runs."""

@@ -25,7 +25,7 @@ class Ports(NamedTuple):
         return tuple(sock.fileno() for sock in self if sock)
 
 
-def ports_of(server: ServerSettings) -> list[Ports]:
+def bind_ports(server: ServerSettings) -> list[Ports]:
     """The sockets of each front end that the process starts with. Raises ConfigError."""
     count, grows = server.first_workers, server.http_workers == "auto"
     serving = bind(server.host, server.port, count, grows=grows)
@@ -35,7 +35,7 @@ def ports_of(server: ServerSettings) -> list[Ports]:
     return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
 
 
-def more_ports(first: Ports, count: int) -> list[Ports]:
+def bind_further_ports(first: Ports, count: int) -> list[Ports]:
     """The sockets of `count` further front ends on the ports of the first, which were bound with `grows`.
 
     Raises ConfigError.
@@ -76,6 +76,6 @@ def _listening(host: str, port: int, *, shared: bool) -> socket.socket:
     return sock
 
 
-def address_of(sock: socket.socket) -> str:
+def format_address(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

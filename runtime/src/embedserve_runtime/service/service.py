@@ -24,12 +24,12 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
+from embedserve_runtime.service.coalescing import RequestCoalescer, can_coalesce
 from embedserve_runtime.service.current_client import begin_part, get_client
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
-from embedserve_runtime.service.repeated_inputs import RepeatedInputs, is_repeatable
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
@@ -97,15 +97,17 @@ class EmbeddingService:
         # Cached, since a set operation on flags takes as long as all other checks together.
         self._find_missing_output = cache(lambda wanted: next(iter(wanted & ~outputs), None))
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
-        self._repeated = RepeatedInputs(self._embed_all, clock, batching.cache_bytes, batching.cache_seconds)
+        self._coalescer = RequestCoalescer(
+            self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
+        )
         self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
         """Embed the inputs of a query. Raises any RequestError."""
         started = self._clock()
         self._check_embed(query)
-        if is_repeatable(query):
-            return await self._repeated.embed(query, started, self._compute_deadline(started, query.timeout))
+        if can_coalesce(query):
+            return await self._coalescer.embed(query, started, self._compute_deadline(started, query.timeout))
         return await self._embed_all(query, started)
 
     async def _embed_all(self, query: EmbedQuery, started: float) -> EmbedResult:

@@ -28,7 +28,7 @@ from embedserve_runtime.api.app import create_management_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.nodes import stay_on_one_node
+from embedserve_runtime.cpu.nodes import pin_to_one_node
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
@@ -45,7 +45,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.health import EngineMonitor
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
-from embedserve_runtime.server.sockets import Ports, address_of, bind, ports_of
+from embedserve_runtime.server.sockets import Ports, bind, bind_ports, format_address
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
@@ -70,7 +70,7 @@ def run(config: RuntimeConfig) -> int:
     configure_logs(config.log_level, redactor)
     tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":
-        stay_on_one_node(config.engine.threads or usable_cpus())
+        pin_to_one_node(config.engine.threads or usable_cpus())
     code = _run(config, redactor)
     if any(thread.daemon for thread in threading.enumerate()):
         # The loader or the engine is still inside a library: the process was stopped while loading, or the grace period
@@ -87,7 +87,7 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
             if server.api_keys_file is not None:
                 # A server that knows no key would refuse everybody; the reason is said before the model is loaded.
                 read_key_file(server.api_keys_file)
-            ports = ports_of(server)
+            ports = bind_ports(server)
             management = None
             stack.callback(_close_all, ports)
             if server.management_port is not None:
@@ -191,7 +191,7 @@ class _ServerProcess:
         name = self._settings.model_name
         log.info(
             "listening, loading the model",
-            extra={"address": address_of(self._ports[0].serving), "model": name},
+            extra={"address": format_address(self._ports[0].serving), "model": name},
         )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
@@ -200,10 +200,10 @@ class _ServerProcess:
         self._metrics.set_ready(True)
         log.info(
             "ready on %s",
-            address_of(self._ports[0].serving),
+            format_address(self._ports[0].serving),
             extra={
-                "pinned": address_of(self._ports[0].pinned) if self._ports[0].pinned else None,
-                "management": address_of(self._management) if self._management else None,
+                "pinned": format_address(self._ports[0].pinned) if self._ports[0].pinned else None,
+                "management": format_address(self._management) if self._management else None,
                 "model": name,
                 "vector_space": self._vector_space,
                 "max_batch_tokens": dispatcher.limits.batch_tokens,

@@ -11,7 +11,7 @@ from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.huge_pages import use_huge_pages
-from embedserve_runtime.cpu.nodes import read_nodes, usable_nodes
+from embedserve_runtime.cpu.nodes import list_usable_nodes, read_nodes
 from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
 from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
@@ -170,7 +170,7 @@ def _measure_engine_rate(runner: Runner, tokenizer: TextTokenizer, calibration: 
 
 
 def _log_split(split: CpuSplit) -> None:
-    nodes = [node.number for node in usable_nodes(read_nodes(), allowed_cpus())]
+    nodes = [node.number for node in list_usable_nodes(read_nodes(), allowed_cpus())]
     log.info("cores shared", extra={"split": asdict(split), "memory_nodes": nodes})
     if len(nodes) > 1 and split.engine > 1:
         log.warning(

@@ -71,7 +71,7 @@ class ArchiveSource:
             return SourceUnavailable(f"{self._url} was changed while it was fetched: try again")
         return SourceUnavailable(f"{self._url} answered HTTP {status}")
 
-    def vouches(self, headers: Mapping[str, str]) -> bool:
+    def can_verify(self, headers: Mapping[str, str]) -> bool:
         del headers
         return True
 

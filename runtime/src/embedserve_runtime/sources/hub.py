@@ -82,7 +82,7 @@ class HubSource:
             )
         return SourceUnavailable(f"the hub answered HTTP {status} for {file.path} of repository {name}")
 
-    def vouches(self, headers: Mapping[str, str]) -> bool:
+    def can_verify(self, headers: Mapping[str, str]) -> bool:
         del headers
         return True
 

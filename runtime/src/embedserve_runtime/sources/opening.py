@@ -49,8 +49,8 @@ def fetch_model(
     """Open a model and note in the store that it is wanted, which keeps `store gc` from removing it."""
     located = _open_folder(settings, progress, retry_policy)
     if located.digest is not None:
-        Store(settings.store).note_use(
-            Reference(name=name_of(settings), commit=located.revision, digest=located.digest)
+        Store(settings.store).record_use(
+            Reference(name=build_store_key(settings), commit=located.revision, digest=located.digest)
         )
     return located
 
@@ -58,11 +58,11 @@ def fetch_model(
 def note_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
     """Write into the model's manifest which vectors it gives under these settings."""
     if located.digest is not None:
-        reference = Reference(name=name_of(settings), commit=located.revision, digest=located.digest)
-        Store(settings.store).note_use(reference, vector_space)
+        reference = Reference(name=build_store_key(settings), commit=located.revision, digest=located.digest)
+        Store(settings.store).record_use(reference, vector_space)
 
 
-def name_of(settings: ModelSettings) -> Name:
+def build_store_key(settings: ModelSettings) -> Name:
     """What the store keeps the model under: all that decides which files it has."""
     is_hub = not settings.source.startswith(REMOTE)
     return Name(
@@ -79,7 +79,7 @@ def _open_folder(
     local = _find_local_model(settings.source)
     if local is not None:
         return local
-    store, name = Store(settings.store), name_of(settings)
+    store, name = Store(settings.store), build_store_key(settings)
     with volume_errors(store.root):
         damage = store.find_damage(name)
         reference = store.find(name)

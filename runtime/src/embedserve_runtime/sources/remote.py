@@ -74,7 +74,7 @@ class Source(Protocol):
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
         """Return the error for an answer that is not worth a retry."""
 
-    def vouches(self, headers: Mapping[str, str]) -> bool:
+    def can_verify(self, headers: Mapping[str, str]) -> bool:
         """Whether a file's check holds for the content that follows these headers."""
 
 

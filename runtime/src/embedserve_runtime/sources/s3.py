@@ -97,7 +97,7 @@ class S3Source:
             return SourceUnavailable(f"{self._name}: {file.path} was changed while it was fetched: try again")
         return SourceUnavailable(f"{self._name}: {file.path}: HTTP {status}")
 
-    def vouches(self, headers: Mapping[str, str]) -> bool:
+    def can_verify(self, headers: Mapping[str, str]) -> bool:
         """Return whether the ETag is the MD5 of the content, which it is not with a customer's or a KMS key."""
         by_key = headers.get("x-amz-server-side-encryption", "").startswith("aws:kms")
         return not by_key and "x-amz-server-side-encryption-customer-algorithm" not in headers

@@ -132,7 +132,7 @@ class SegmentDownloader:
             partial.resolved = str(response.url)
         if status in (200, 206):
             self._limiters.record_answer(host)
-            partial.is_checked = self._plan.source.vouches(headers)
+            partial.is_checked = self._plan.source.can_verify(headers)
         elif status == 416 and _parse_total_bytes(headers) == 0:
             pass  # an empty file has no part
         elif status == 429 or (status == 503 and "retry-after" in headers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,6 @@ class Store:
             raise FileNotFoundError(self._get_model_folder(digest) / MANIFEST)
         return manifest
 
-    def list_references(self) -> Iterator[Reference]:
-        for path in sorted((self.root / "refs").glob("*.json")):
-            if (found := read_reference(path)) is not None:
-                yield found
-
     def find_blob(self, sha256: str, size: int | None) -> Path | None:
         """A file that the store has already, read and compared: a damaged one is not used again."""
         path = self.root / "blobs" / sha256
@@ -113,7 +108,7 @@ class Store:
         make_folder(path.parent)
         write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.make_temporary_path())
 
-    def note_use(self, reference: Reference, vector_space: str | None = None) -> None:
+    def record_use(self, reference: Reference, vector_space: str | None = None) -> None:
         """Say that a model is wanted now, which keeps `gc` from it for a while, and which identity it has here.
 
         Only a note: where the store cannot be written it is left out.

@@ -11,9 +11,9 @@ from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
 from embedserve_runtime.tokenizing.truncation import (
     TruncationRules,
     no_room_error,
-    second_first,
     truncate_ids,
     truncate_longest_first,
+    truncate_second_first,
 )
 
 Pair = tuple[str, str]
@@ -108,7 +108,7 @@ class PairEncoder:
         lengths = (
             truncate_longest_first(*self._find_lengths(pair, tokenized), self._room)
             if rules.min_second is None
-            else second_first(first.count, second.count, self._room, rules.min_second)
+            else truncate_second_first(first.count, second.count, self._room, rules.min_second)
         )
         texts = (
             truncate_ids(first.ids, lengths[0], rules.side),

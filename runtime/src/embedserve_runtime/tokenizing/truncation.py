@@ -52,7 +52,7 @@ def truncate_longest_first(first: int, second: int, room: int) -> tuple[int, int
     return (room - short, short) if first > second else (short, room - short)
 
 
-def second_first(first: int, second: int, room: int, min_second: int) -> tuple[int, int]:
+def truncate_second_first(first: int, second: int, room: int, min_second: int) -> tuple[int, int]:
     """Return how many tokens of each text of a pair stay, together at most `room`.
 
     The second text is cut first. Where fewer than `min_second` of its tokens would stay, or fewer than half of the room

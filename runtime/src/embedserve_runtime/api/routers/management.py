@@ -45,7 +45,7 @@ async def get_current(request: Request) -> Response:
     "/current", summary="Say which vector space the service's name stands for", response_model=CurrentAnswer
 )
 async def put_current(request: Request, body: CurrentBody) -> Response:
-    """The same again changes nothing."""
+    """Set the vector space that the service's name stands for. Idempotent."""
     get_service(request)
     set_current: Callable[[str], None] = request.app.state.set_current
     set_current(body.vector_space)

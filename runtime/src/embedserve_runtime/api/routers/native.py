@@ -13,7 +13,7 @@ from starlette.responses import Response
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.embedding_options import TRUNCATES, ChunkedOverflow, read_chunked_overflow
 from embedserve_runtime.api.input_types import read_input_prompt
-from embedserve_runtime.api.inputs import agree, read_inputs, request_options, truncation_side
+from embedserve_runtime.api.inputs import merge_aliases, read_inputs, read_request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
     FLOAT_PRECISIONS,
@@ -89,11 +89,11 @@ async def encode(request: Request, body: EncodeBody) -> Response:
 
 def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
     context = get_context(request)
-    options = request_options(context, body.model)
+    options = read_request_options(context, body.model)
     prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
-        truncate=agree(truncate=body.truncate, overflow=TRUNCATES.get(body.overflow or "")),
+        truncate=merge_aliases(truncate=body.truncate, overflow=TRUNCATES.get(body.overflow or "")),
         side=truncation_side(body.truncation_direction),
         prompt_name=prompt.name,
         prompt=prompt.text,

@@ -15,7 +15,7 @@ from embedserve_runtime.api.embedding_options import EmbeddingOptions, read_embe
 from embedserve_runtime.api.encoding import get_openai_writer, write_rows
 from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.input_types import read_input_prompt, split_model_name
-from embedserve_runtime.api.inputs import read_inputs, request_options
+from embedserve_runtime.api.inputs import read_inputs, read_request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -46,7 +46,7 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_respo
 @router.post("/embeddings", include_in_schema=False)
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     service, context = get_service(request), get_context(request)
-    options = request_options(context, body.model)
+    options = read_request_options(context, body.model)
     inputs = read_inputs(context, body.input, "input")
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))

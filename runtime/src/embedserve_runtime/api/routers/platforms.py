@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import RequestContext, get_context, get_service
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import record_inputs, request_options
+from embedserve_runtime.api.inputs import read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -96,7 +96,7 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     count = sum(task.inputs for task in tasks)
     record_inputs(context, count, is_batch=True)
     service.check_room(count)
-    seconds = service.bound_seconds(request_options(context).timeout)
+    seconds = service.bound_seconds(read_request_options(context).timeout)
     predictions = await _run_all(service, tasks, seconds)
     return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 

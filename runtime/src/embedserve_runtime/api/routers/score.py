@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_number_arrays
-from embedserve_runtime.api.inputs import record_inputs, request_options, truncation_side
+from embedserve_runtime.api.inputs import read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -27,7 +27,7 @@ router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_respo
 )
 async def score(request: Request, body: ScoreBody) -> Response:
     service, context = get_service(request), get_context(request)
-    options = request_options(context, body.model)
+    options = read_request_options(context, body.model)
     record_inputs(context, len(body.documents), is_batch=True)
     query = RelevanceQuery(
         body.query,

@@ -17,9 +17,9 @@ from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
 from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt
 from embedserve_runtime.api.inputs import (
     read_ids,
+    read_request_options,
     read_texts,
     record_inputs,
-    request_options,
     truncation_side,
 )
 from embedserve_runtime.api.json_route import JsonRoute
@@ -115,7 +115,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
         raise EmptyInput("`sentences` cannot be empty")
     record_inputs(context, len(sentences) + 1, is_batch=True)
     parameters = body.parameters or SimilarityParameters()
-    options = request_options(context)
+    options = read_request_options(context)
     prompt = read_input_prompt(service.card, parameters)
     query = EmbedQuery(
         inputs=[body.inputs.source_sentence, *sentences],
@@ -142,7 +142,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> Response:
         prompt_name=prompt.name,
         prompt=prompt.text,
         role=prompt.role,
-        timeout=request_options(get_context(request)).timeout,
+        timeout=read_request_options(get_context(request)).timeout,
     )
     tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens is not False)
     content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
@@ -155,7 +155,7 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
     role = None if body.input_type is None else INPUT_TYPES[body.input_type].role
-    query = EmbedQuery(sequences, role=role, timeout=request_options(get_context(request)).timeout)
+    query = EmbedQuery(sequences, role=role, timeout=read_request_options(get_context(request)).timeout)
     texts = await service.decode(query, skip_special_tokens=body.skip_special_tokens is not False)
     return BytesResponse(orjson.dumps(texts))
 

@@ -21,7 +21,7 @@ from embedserve_runtime.api.encoding import (
 )
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt
-from embedserve_runtime.api.inputs import read_inputs, record_inputs, request_options, truncation_side
+from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
 from embedserve_runtime.engines.results import Output
@@ -52,7 +52,7 @@ async def run_task(request: Request, task: Task) -> Response:
 
 
 def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Task:
-    options = request_options(context)
+    options = read_request_options(context)
     prompt = read_input_prompt(card, body)
     query = EmbedQuery(
         read_inputs(context, body.inputs, "inputs"),
@@ -89,7 +89,7 @@ def predict_task(context: RequestContext, body: PredictBody) -> Task:
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
     record_inputs(context, count, is_batch=is_batch)
-    options = request_options(context)
+    options = read_request_options(context)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         service.check_room(count)
@@ -113,7 +113,7 @@ def build_tokens_query(
     context: RequestContext, card: ModelCard, body: TokensBody, outputs: Output
 ) -> EmbedQuery:
     """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
-    options = request_options(context)
+    options = read_request_options(context)
     prompt = read_input_prompt(card, body)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from embedserve_runtime.config import OnnxSettings, ParitySettings
-from embedserve_runtime.cpu.features import has_bfloat16_products, instruction_set
+from embedserve_runtime.cpu.features import detect_instruction_set, has_bfloat16_products
 from embedserve_runtime.engines.onnx.graph import OPSET, OUTPUT
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.model.card import ModelCard
@@ -126,7 +126,7 @@ def describe_inputs(card: ModelCard, settings: OnnxSettings) -> Inputs:
         operators=OPERATORS,
         variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
         floor=settings.parity,
-        instruction_set=instruction_set(),
+        instruction_set=detect_instruction_set(),
         converter=CONVERTER_VERSION,
     )
 

@@ -29,7 +29,7 @@ SPIN_MICROSECONDS = 10
 
 
 def build_session_options(threads: int) -> onnxruntime.SessionOptions:
-    """threads: compute threads of the session, the calling one included."""
+    """Build the options of a session. threads: its compute threads, the calling one included."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -12,7 +12,7 @@ import torch
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.checks import Check, CheckStatus, compare_hidden_states
-from embedserve_runtime.engines.torch.devices import choose_dtype, name_of
+from embedserve_runtime.engines.torch.devices import choose_dtype, get_device_name
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
@@ -93,7 +93,7 @@ class _Sample:
 def _run_device_checks(device: torch.device, sample: _Sample) -> Iterator[Check]:
     want = sample.want
     capability = torch.cuda.get_device_capability(device)
-    name = f"{name_of(device)} ({device}, {capability[0]}.{capability[1]})"
+    name = f"{get_device_name(device)} ({device}, {capability[0]}.{capability[1]})"
     dtype = choose_dtype(capability)
     words = str(dtype).removeprefix("torch.")
     yield compare_hidden_states(f"{name}: {words}", _run_forward(sample, device, dtype), want, MIN_COSINE)

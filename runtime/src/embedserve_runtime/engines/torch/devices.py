@@ -13,12 +13,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def find_devices(asked: int | Literal["auto"]) -> list[torch.device]:
-    """Those of this machine that are used, as `chosen` chooses."""
+    """Return the devices of this machine to run on, by the rules of `choose_devices`."""
     return choose_devices(asked, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
 def choose_devices(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
-    """`auto`: every GPU, the CPU where there is none. Raises ConfigError when more are asked for than there are."""
+    """Return the devices to run on. asked: how many; `auto` takes every GPU, or the CPU where there is none.
+
+    Raises ConfigError when more are asked for than there are."""
     if asked != "auto" and asked > max(gpus, 1):
         raise ConfigError(
             f"engine.devices: {asked} are asked for, torch sees {gpus} CUDA devices; "
@@ -33,7 +35,7 @@ def use_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def name_of(device: torch.device) -> str:
+def get_device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 

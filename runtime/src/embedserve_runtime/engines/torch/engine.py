@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embedserve_runtime.engines.base import EngineFacts, FloatArray, MemoryFacts, PackedBatch, ParityFacts
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
-from embedserve_runtime.engines.torch.devices import name_of, resolve_dtype, use_device
+from embedserve_runtime.engines.torch.devices import get_device_name, resolve_dtype, use_device
 from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
 from embedserve_runtime.engines.torch.fused.support import (
     EightBit,
@@ -127,7 +127,7 @@ class TorchEngine:
         attention = str(self.kernel)
         if self.kernel is KernelKind.FUSED and self._flash_from is not None:
             attention = f"fused, flash from {self._flash_from} tokens"
-        return EngineFacts("torch", name_of(self.device), precision, attention, self.parity)
+        return EngineFacts("torch", get_device_name(self.device), precision, attention, self.parity)
 
     @property
     def memory(self) -> MemoryFacts:

@@ -46,7 +46,10 @@ class FormCounter:
 
 @contextmanager
 def count_forms(max_forms: int = MAX_FORMS) -> Iterator[FormCounter]:
-    """Counts what Triton compiles inside. Raises EngineFailure where there are more than `most` of one kernel."""
+    """Count the specializations that Triton compiles inside this context.
+
+    Raises EngineFailure where one kernel has more than `max_forms`.
+    """
     import triton
 
     runtime, counter = triton.knobs.runtime, FormCounter(max_forms)

@@ -24,7 +24,7 @@ class MistralConfig(decoder.DecoderConfig):
 
 
 class Ministral3Config(MistralConfig):
-    """The same with the defaults of Ministral 3."""
+    """The keys of config.json that decide the forward pass of Ministral 3, with its defaults."""
 
     sliding_window: int | None = None
     rms_norm_eps: NonNegativeFloat = 1e-5

@@ -74,7 +74,7 @@ class HeadSource:
 
     @property
     def path(self) -> Path:
-        """Of config.json, for messages."""
+        """The path of config.json, for error messages."""
         return self.files.path / "config.json"
 
     @property

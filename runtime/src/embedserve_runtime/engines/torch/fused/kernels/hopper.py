@@ -75,7 +75,7 @@ def power_of_two(x):
 
 @gluon.jit
 def apply_activation(x, KIND: gl.constexpr):
-    """As `rows.activated`."""
+    """Return the activation of `x`, float32, by the formulas of `rows.apply_activation`."""
     if KIND == 0:
         square = x * x
         power = LOGISTIC[0] * square + LOGISTIC[1]

@@ -65,8 +65,8 @@ class _Run:
             self._waiter.set_result(None)
 
 
-def is_repeatable(query: EmbedQuery) -> bool:
-    """Whether a query asks for no more than dense vectors of a few texts."""
+def can_coalesce(query: EmbedQuery) -> bool:
+    """Return whether a query asks for no more than dense vectors of a few texts."""
     return (
         query.reuse
         and query.outputs is Output.DENSE
@@ -77,8 +77,11 @@ def is_repeatable(query: EmbedQuery) -> bool:
     )
 
 
-class RepeatedInputs:
-    """Belongs to one event loop and one model."""
+class RequestCoalescer:
+    """Embeds each distinct input once (request coalescing), out of a cache where there is one.
+
+    It belongs to one event loop and one model.
+    """
 
     def __init__(
         self, run: RunQuery, clock: Callable[[], float], cache_bytes: int, cache_seconds: float
@@ -94,7 +97,7 @@ class RepeatedInputs:
         )
 
     async def embed(self, query: EmbedQuery, started: float, deadline: float) -> EmbedResult:
-        """Embed the texts of a query that `is_repeatable`. started, deadline: times of the clock.
+        """Embed the texts of a query that `can_coalesce`. started, deadline: times of the clock.
 
         Raises any RequestError.
         """
