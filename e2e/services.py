@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
+from e2e.cluster.process_table import list_commands
 from e2e.demo.partners import ClientPod
 from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.hub import samples
@@ -194,16 +194,7 @@ def leader(kubectl: Kubectl, *, other_than: str = "") -> Object:
 def kill_operator(pod: Object) -> None:
     """SIGKILL to the operator's process, from the machine that the node is part of."""
     mark = f"--identity={pod['metadata']['name']}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended while we looked
-        if mark in words:
-            found.append(int(entry.name))
+    found = [number for number, words in list_commands() if mark in words]
     assert found, f"no process of {pod['metadata']['name']}"
     for number in found:
         os.kill(number, signal.SIGKILL)

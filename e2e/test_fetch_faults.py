@@ -17,6 +17,7 @@ import pytest
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
+from e2e.cluster.process_table import list_commands
 from e2e.conftest import MakeService
 from e2e.hub import samples
 from e2e.hub.faults import FaultKind
@@ -68,15 +69,8 @@ def jobs(kubectl: Kubectl, volume: NodeVolume) -> list[str]:
 
 def fetching_processes() -> list[int]:
     """Of the pods: `embedserve fetch` with the configuration file of a container."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue  # it ended while we looked
-        if b"fetch" in words and b"/etc/embedserve/runtime.yaml" in words:
-            found.append(int(entry.name))
-    return found
+    marks = {b"fetch", b"/etc/embedserve/runtime.yaml"}
+    return [number for number, words in list_commands() if marks <= {*words}]
 
 
 def kill_processes() -> None:

@@ -7,11 +7,11 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
+from e2e.cluster.process_table import list_commands
 from e2e.conftest import MakeService
 from e2e.services import PATIENCE_S, hub_spec, leader
 
@@ -20,12 +20,8 @@ AWAY_S = 60
 
 
 def _api_server() -> int:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (entry / "cmdline").read_bytes().split(b"\0")[0].endswith(
-            b"kube-apiserver"
-        ):
-            return int(entry.name)
-    raise AssertionError("no API server runs")
+    (number,) = (number for number, words in list_commands() if words[0].endswith(b"kube-apiserver"))
+    return number
 
 
 @contextmanager

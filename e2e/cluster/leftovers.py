@@ -7,6 +7,7 @@ from pathlib import Path
 
 from e2e.cluster.layout import CGROUP, Layout
 from e2e.cluster.polling import wait_until
+from e2e.cluster.process_table import list_commands
 from e2e.cluster.processes import ProcessIdentity, end_process
 from e2e.cluster.shell import run
 
@@ -94,15 +95,9 @@ def _processes_in_pods() -> Iterator[ProcessIdentity]:
 def _shims(layout: Layout) -> Iterator[ProcessIdentity]:
     """Shims outlive containerd on purpose; ours are told by the socket that they report to."""
     sockets = str(layout.containerd_state).encode() + b"/"
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    for number, words in list_commands():
         if b"containerd-shim" in words[0] and any(word.startswith(sockets) for word in words):
-            identity = ProcessIdentity.of(int(folder.name))
+            identity = ProcessIdentity.of(number)
             if identity is not None:
                 yield identity
 
