@@ -115,7 +115,8 @@ def test_what_killed_fetches_had_is_not_fetched_again(
         process.kill()
         finish(process)
     hub.faults.clear()
-    assert finish(start(settings))[0] == 0
+    code, said = finish(start(settings))
+    assert code == 0, said
     assert_fetched(settings, files)
     sent = sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith(WEIGHTS))
     assert sent < SIZE * 2, "each of the five may lose what six connections had under way, not all of it"
@@ -161,7 +162,8 @@ def test_a_volume_that_fills_up_on_the_way_is_named_and_the_fetch_goes_on_once_t
     assert said.startswith("VolumeFull: model.store: the volume of ")
     assert not is_good(settings, files)
     filler.unlink()
-    assert finish(start(settings))[0] == 0
+    code, said = finish(start(settings))
+    assert code == 0, said
     assert_fetched(settings, files)
 
 
@@ -169,7 +171,8 @@ def test_from_a_read_only_volume_a_model_is_taken_and_a_missing_one_is_named(
     settings: ModelSettings, files: dict[str, bytes], small_volume: Path
 ) -> None:
     settings = settings.model_copy(update={"store": small_volume})
-    assert finish(start(settings))[0] == 0
+    code, said = finish(start(settings))
+    assert code == 0, said
     remount(small_volume, "ro")
     assert finish(start(settings)) == (0, "")
     assert is_good(settings, files)
