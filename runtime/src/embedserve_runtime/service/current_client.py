@@ -28,11 +28,11 @@ class ClientRequest:
 
     def begin_part(self) -> Client:
         """Return the client as the next part of the request is sent with."""
-        found, self._has_begun = self.look(), True
+        found, self._has_begun = self.peek(), True
         return found
 
-    def look(self) -> Client:
-        """Return the client as the next part would be sent with."""
+    def peek(self) -> Client:
+        """Return the client as the next part would be sent with, and count nothing."""
         return replace(self.client, is_part=True) if self._has_begun else self.client
 
 
@@ -47,7 +47,7 @@ def begin_request(client: Client | None) -> None:
 def get_client() -> Client | None:
     """Return the client of the present task, without counting anything."""
     request = _current.get()
-    return None if request is None else request.look()
+    return None if request is None else request.peek()
 
 
 def begin_part() -> Client | None:

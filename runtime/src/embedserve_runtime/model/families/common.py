@@ -124,3 +124,22 @@ def merge_sources(*sources: Sources) -> Sources:
         for ours, theirs in one.items():
             joined[ours] = joined.get(ours, ()) + theirs
     return joined
+
+
+def map_query_key_value(fused: str, *attentions: str) -> Sources:
+    """Map the products of queries, keys and values to a fused one, and where it is not there, to products of their own.
+
+    fused: the name of the one that has the rows of all three, in this order. attentions: the names of the modules in
+    which their own products are called `q_proj`, `k_proj` and `v_proj`, tried in their order.
+    """
+    names = ("query", "key", "value")
+    return merge_sources(
+        *(
+            map_linear(f"layers.{{layer}}.attention.{name}", fused, part=part, parts=3)
+            for part, name in enumerate(names)
+        ),
+        *(
+            map_linear(f"layers.{{layer}}.attention.{name}", *(f"{one}.{name[0]}_proj" for one in attentions))
+            for name in names
+        ),
+    )

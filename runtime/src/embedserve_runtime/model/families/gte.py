@@ -20,6 +20,7 @@ from embedserve_runtime.model.families.common import (
     layer_norm,
     map_linear,
     map_norm,
+    map_query_key_value,
     map_tensor,
     merge_sources,
     read_activation,
@@ -59,22 +60,9 @@ NAMES = ParameterNames(
             **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
             **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
             **map_norm("embeddings.norm", "embeddings.LayerNorm"),
+            # Products of their own: `pack_qkv` false in "new", or the names that transformers has in memory.
+            **map_query_key_value(f"{_OLD}.attention.qkv_proj", f"{_OLD}.attention", f"{_NEW}.self_attn"),
             **merge_sources(
-                *(
-                    map_linear(
-                        f"layers.{{layer}}.attention.{ours}", f"{_OLD}.attention.qkv_proj", part=part, parts=3
-                    )
-                    for part, ours in enumerate(("query", "key", "value"))
-                ),
-                # Separate products: `pack_qkv` false in "new", or the names that transformers has in memory.
-                *(
-                    map_linear(
-                        f"layers.{{layer}}.attention.{ours}",
-                        f"{_OLD}.attention.{theirs}",
-                        f"{_NEW}.self_attn.{theirs}",
-                    )
-                    for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
-                ),
                 map_linear("layers.{layer}.mlp.up", f"{_OLD}.mlp.up_gate_proj", part=0, parts=2),
                 map_linear("layers.{layer}.mlp.up", f"{_NEW}.mlp.up_proj"),
                 map_linear("layers.{layer}.mlp.gate", f"{_OLD}.mlp.up_gate_proj", part=1, parts=2),

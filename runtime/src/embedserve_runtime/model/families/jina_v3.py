@@ -19,8 +19,8 @@ from embedserve_runtime.model.families.common import (
     layer_norm,
     map_linear,
     map_norm,
+    map_query_key_value,
     map_tensor,
-    merge_sources,
 )
 from embedserve_runtime.model.files import ModelFile
 from embedserve_runtime.model.rotary import RotaryConfig
@@ -50,16 +50,7 @@ NAMES = ParameterNames(
             **map_tensor("embeddings.word.weight", "embeddings.word_embeddings.weight"),
             **map_tensor("embeddings.token_type.weight", "embeddings.token_type_embeddings.weight"),
             **map_norm("embeddings.norm", "emb_ln", "embeddings.LayerNorm"),
-            **merge_sources(
-                *(
-                    map_linear(f"layers.{{layer}}.attention.{ours}", f"{_OLD}.mixer.Wqkv", part=part, parts=3)
-                    for part, ours in enumerate(("query", "key", "value"))
-                ),
-                *(
-                    map_linear(f"layers.{{layer}}.attention.{ours}", f"{_NEW}.self_attn.{theirs}")
-                    for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
-                ),
-            ),
+            **map_query_key_value(f"{_OLD}.mixer.Wqkv", f"{_NEW}.self_attn"),
             **map_linear(
                 "layers.{layer}.attention.output", f"{_OLD}.mixer.out_proj", f"{_NEW}.self_attn.o_proj"
             ),
