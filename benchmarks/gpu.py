@@ -41,6 +41,7 @@ from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.host_transfer import PendingArray
+from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -131,10 +132,10 @@ class Loaded:
         encoder: Encoder,
         weights: Weights,
         shape: Shape | Trained,
-        dtype: torch.dtype,
-        eight_bit: EightBit | None = None,
+        precision: torch.dtype | EightBit,
+        kernel: KernelKind | None = None,
     ) -> None:
-        self._engine = TorchEngine(encoder, weights, DEVICE, eight_bit or dtype)
+        self._engine = TorchEngine(encoder, weights, DEVICE, precision, kernel=kernel)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
         self.facts = self._engine.facts
 
@@ -218,7 +219,7 @@ def compile_kernels(case: Case, folder: Path) -> None:
     """All that `measure` runs in 16 or 8 bit, into the compiler's folder. In a process of its own."""
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
-    loaded = Loaded(encoder, weights, case.shape, torch.bfloat16, case.eight_bit)
+    loaded = Loaded(encoder, weights, case.shape, case.eight_bit or torch.bfloat16)
     for work in case.works:
         loaded.run(random_batch(work.lengths))
 
@@ -254,7 +255,7 @@ def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterat
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
     stored = next(weights.read_tensors())[1].dtype.name
-    loaded = Loaded(encoder, weights, shape, torch.bfloat16, case.eight_bit)
+    loaded = Loaded(encoder, weights, shape, case.eight_bit or torch.bfloat16)
     ready = time.perf_counter()
     cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32), shape.parity_batch(folder))
     print(

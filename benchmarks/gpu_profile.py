@@ -108,7 +108,7 @@ def main() -> None:
         shape.save(folder)
         encoder = families.describe(read_folder(folder))
         weights = Weights(encoder, Checkpoint.open(folder))
-        loaded = Loaded(encoder, weights, shape, torch.bfloat16, eight_bit)
+        loaded = Loaded(encoder, weights, shape, eight_bit or torch.bfloat16)
     for work in arguments.work:
         count, length = map(int, work.split("x"))
         batch = random_batch(np.full(count, length))
