@@ -137,7 +137,7 @@ class Loaded:
     ) -> None:
         self._engine = TorchEngine(encoder, weights, DEVICE, precision, kernel=kernel)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
-        self.facts = self._engine.facts
+        self.description = self._engine.description
 
     def submit(self, batch: PackedBatch) -> list[PendingArray]:
         return self._engine.run(batch, _land, needs=Needs.ROWS)
@@ -259,7 +259,8 @@ def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterat
     ready = time.perf_counter()
     cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32), shape.parity_batch(folder))
     print(
-        f"{name}: {loaded.facts.precision}, attention {loaded.facts.attention}, ready after {ready - started:.1f} s, "
+        f"{name}: {loaded.description.precision}, attention {loaded.description.attention}, "
+        f"ready after {ready - started:.1f} s, "
         f"compared after {time.perf_counter() - started:.1f} s",
         flush=True,
     )

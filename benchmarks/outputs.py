@@ -32,10 +32,10 @@ from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.protocol import AsyncEngine, InFlightBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.runners.protocol import AsyncBatchRunner, InFlightBatch
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
@@ -123,7 +123,7 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
 
 def through(runner: Runner, work: Sequence[tuple[PackedBatch, Output]]) -> None:
     """All of it, as the server does: on an engine that overlaps eight times, with as many under way as it takes."""
-    if not isinstance(runner, AsyncEngine):
+    if not isinstance(runner, AsyncBatchRunner):
         for batch, wanted in work:
             runner.run(batch, wanted)
         return

@@ -15,7 +15,7 @@ import torch
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.benchmark import Benchmark, tokenize_corpus
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.base import EngineFacts, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineDescription, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
@@ -116,7 +116,7 @@ class LargerWeights:
 
     exact: Runner
     factor: float
-    memory: MemoryFacts = field(default_factory=MemoryFacts)
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
     recomputed: int = 0
 
     @property
@@ -124,7 +124,7 @@ class LargerWeights:
         return self.exact.card
 
     @property
-    def engine(self) -> EngineFacts:
+    def engine(self) -> EngineDescription:
         return self.exact.engine
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

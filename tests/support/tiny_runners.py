@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineDescription, FloatArray, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.heads.sparse import to_sparse_vector
@@ -29,7 +29,7 @@ def build_mean_run(dimensions: int = DIMENSIONS) -> Run:
     return run
 
 
-TINY = EngineFacts("tiny", "a test", "float32")
+TINY = EngineDescription("tiny", "a test", "float32")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class TinyRunner:
 
     rows: Run
     card: ModelCard = field(default_factory=build_card)
-    engine: EngineFacts = TINY
-    memory: MemoryFacts = field(default_factory=MemoryFacts)
+    engine: EngineDescription = TINY
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
     recomputed: int = 0
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

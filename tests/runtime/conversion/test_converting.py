@@ -121,7 +121,7 @@ def test_two_conversions_of_one_model_have_one_name_and_other_bytes_have_another
     def compute(**settings: Any) -> str:
         config = config_of(engine={"kind": "onnx", "precision": "int8"}, **settings)
         convert(config)
-        return load_runner(config).engine.compute
+        return load_runner(config).engine.compute_precision
 
     first = compute(store="one", precision=["int8"])
     assert compute(store="two", precision=["int8"]) == first
@@ -131,7 +131,7 @@ def test_two_conversions_of_one_model_have_one_name_and_other_bytes_have_another
     for file in manifest["files"]:
         file["sha256"] = "0" * 64
     (artifact.folder / "manifest.json").write_text(json.dumps(manifest))
-    assert load_runner(config).engine.compute != first
+    assert load_runner(config).engine.compute_precision != first
 
 
 def test_the_same_inputs_give_the_same_bytes(config_of: ConfigOf) -> None:

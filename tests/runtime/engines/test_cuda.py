@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -133,7 +133,7 @@ def test_products_in_8_bit_stay_close_to_the_cpu(
     encoder = replace(encoder_of((layer, layer)), hidden_size=64)
     weights = saved(tmp_path, encoder)
     engine = TorchEngine(encoder, weights, CUDA, kind)
-    assert engine.facts.precision == kind
+    assert engine.description.precision == kind
     batch = random_batch()
     bounds = [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens)]
     got = engine.forward(PackedBatch.pack(bounds * copies))
@@ -285,7 +285,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_later_ones_stay_
         torch.cuda.set_per_process_memory_fraction(1.0)
     clock.now += FIRST_WAIT_S
     np.testing.assert_array_equal(engine.forward(batch), want)
-    assert engine.memory == MemoryFacts(failures=1, max_tokens=None)
+    assert engine.memory == MemoryStatus(failures=1, max_tokens=None)
 
 
 def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_host_gives(
@@ -344,7 +344,7 @@ def test_long_texts_through_flash_attn_4_have_the_hidden_states_of_our_own_atten
         TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=kernel)
         for kernel in (KernelKind.FLASH, KernelKind.FUSED)
     )
-    assert flash.facts.attention == "flash"
+    assert flash.description.attention == "flash"
     batch = random_batch()
     assert compute_cosines(flash.forward(batch), ours.forward(batch)).min() >= SIXTEEN_BIT_MIN_COSINE
     assert compute_cosines(flash.forward(batch), forward(encoder, weights)).min() >= SIXTEEN_BIT_MIN_COSINE

@@ -12,12 +12,12 @@ import torch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.protocol import AsyncEngine
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS_WITH_HIDDEN
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.runners.protocol import AsyncBatchRunner
 from tests.census.gte_multilingual import build_gte_multilingual
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, SIXTEEN_BIT_MIN_COSINE
 
@@ -52,7 +52,7 @@ def test_both_are_near_those_of_the_cpu_also_while_another_batch_is_under_way(
     folder: Path, precision: str
 ) -> None:
     exact, runner = open_runner(folder), open_runner(folder, kind="torch", precision=precision)
-    assert isinstance(runner, AsyncEngine)
+    assert isinstance(runner, AsyncBatchRunner)
     given = batches(exact.card.sparse_width)
     assert given[-2].tokens > MAX_TOKENS_WITH_HIDDEN
     ids = np.arange(exact.card.sparse_width, dtype=np.int32)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch, TokenSequence
+from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.memory import (
@@ -55,12 +55,12 @@ def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it
     budget = MemoryBudget(clock)
     assert budget.split(batch) == [batch]
     budget.lower(batch)
-    assert budget.facts == MemoryFacts(failures=1, max_tokens=10)
+    assert budget.status == MemoryStatus(failures=1, max_tokens=10)
     parts = budget.split(batch)
     assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
     assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
     clock.now = FIRST_WAIT_S
-    assert budget.facts == MemoryFacts(failures=1, max_tokens=None)
+    assert budget.status == MemoryStatus(failures=1, max_tokens=None)
     assert budget.split(batch) == [batch]
 
 
@@ -69,7 +69,7 @@ def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> N
     budget.lower(batch_of(4, 4))
     assert lengths_of(budget.split(batch_of(2, 7, 1))) == [[2], [7], [1]]
     budget.lower(batch_of(7))
-    assert budget.facts == MemoryFacts(failures=2, max_tokens=4)
+    assert budget.status == MemoryStatus(failures=2, max_tokens=4)
 
 
 def test_the_budget_grows_to_the_largest_batch_that_there_was_and_not_just_to_the_one_that_failed() -> None:
@@ -82,7 +82,7 @@ def test_the_budget_grows_to_the_largest_batch_that_there_was_and_not_just_to_th
     limits = []
     for waits in range(5):
         clock.now = waits * FIRST_WAIT_S
-        limits.append(budget.facts.max_tokens)
+        limits.append(budget.status.max_tokens)
     assert limits == [10, 20, 40, 80, None]
 
 
@@ -179,11 +179,11 @@ def test_halves_have_about_the_same_tokens(lengths: tuple[int, ...], want: list[
 
 def test_parts_keep_types_and_what_pooling_leaves_out() -> None:
     types = np.array([0, 1], dtype=np.int32)
-    sequences = [TokenSequence(types, types, unpooled) for unpooled in (1, 0)]
+    sequences = [TokenSequence(types, types, pool_start) for pool_start in (1, 0)]
     first, second = split_in_halves(PackedBatch.pack(sequences))
-    assert first.unpooled is not None
-    assert second.unpooled is not None
-    assert (first.unpooled.tolist(), second.unpooled.tolist()) == ([1], [0])
+    assert first.pool_starts is not None
+    assert second.pool_starts is not None
+    assert (first.pool_starts.tolist(), second.pool_starts.tolist()) == ([1], [0])
     assert second.token_types is not None
     assert second.token_types.tolist() == [0, 1]
 
@@ -228,14 +228,14 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
         return [tokens // MAX_TOKENS for tokens in memory.tried]
 
     assert run() == [8, 4, 2, 2, 2, 2]
-    assert engine.memory == MemoryFacts(failures=2, max_tokens=2 * MAX_TOKENS)
+    assert engine.memory == MemoryStatus(failures=2, max_tokens=2 * MAX_TOKENS)
     assert run() == [2, 2, 2, 2]
     memory.max_tokens = batch.tokens
     clock.now += FIRST_WAIT_S
     assert run() == [4, 4]
     clock.now += FIRST_WAIT_S
     assert run() == [8]
-    assert engine.memory == MemoryFacts(failures=2, max_tokens=None)
+    assert engine.memory == MemoryStatus(failures=2, max_tokens=None)
 
 
 def test_a_single_sequence_that_does_not_fit_is_tried_twice_and_fails(engine: TorchEngine) -> None:
@@ -243,4 +243,4 @@ def test_a_single_sequence_that_does_not_fit_is_tried_twice_and_fails(engine: To
     with pytest.raises(EngineFailure, match=f"torch failed on a batch of {MAX_TOKENS} tokens: .* do not fit"):
         engine.run(random_sequences(1), memory.take, needs=Needs.HIDDEN)
     assert memory.tried == [MAX_TOKENS, MAX_TOKENS]
-    assert engine.memory == MemoryFacts(failures=1)
+    assert engine.memory == MemoryStatus(failures=1)

@@ -62,7 +62,7 @@ def test_more_devices_than_there_are_stop_the_start(gpus: int) -> None:
 
 def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_left_over() -> None:
     typed = TokenSequence(
-        np.array([7, 8, 9], dtype=np.int32), np.array([0, 1, 1], dtype=np.int32), unpooled=2
+        np.array([7, 8, 9], dtype=np.int32), np.array([0, 1, 1], dtype=np.int32), pool_start=2
     )
     batch = PackedBatch.pack([np.array([5], dtype=np.int32), typed])
     capacity = Capacity(6, 3)

@@ -117,4 +117,4 @@ def test_sequences_too_long_to_attend_in_place_give_the_same_rows(
 def test_two_batches_run_at_once_where_there_are_threads_for_it(
     tmp_path: Path, threads: int, want: int
 ) -> None:
-    assert bert_engine(tmp_path, threads).facts.at_once == want
+    assert bert_engine(tmp_path, threads).description.concurrency == want

@@ -81,7 +81,7 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
     assert (message.request, message.deadline) == (7, 123.25)
     assert (got.wanted, got.max_bytes) == (batch_request.wanted, max_bytes)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
-    for name in ("token_ids", "cu_seqlens", "token_types", "unpooled", "queries"):
+    for name in ("token_ids", "cu_seqlens", "token_types", "pool_starts", "queries"):
         value, want_value = getattr(batch, name), getattr(want_batch, name)
         assert (value is None) == (want_value is None), name
         if value is not None:
@@ -233,7 +233,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "ids in rows": replace(SUBMIT, token_ids=ids(1, 2, 3).reshape(1, 3)),
     "no sequence": replace(SUBMIT, lengths=[], token_ids=ids()),
     "types of fewer tokens": replace(SUBMIT, token_types=ids(1)),
-    "prompts of more sequences": replace(SUBMIT, unpooled=ids(1, 1, 1)),
+    "prompts of more sequences": replace(SUBMIT, pool_starts=ids(1, 1, 1)),
     "queries of fewer sequences": replace(SUBMIT, queries=np.array([True])),
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import EngineFacts, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineDescription, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
@@ -24,7 +24,7 @@ class Worse:
 
     exact: Runner
     error: float
-    memory: MemoryFacts = field(default_factory=MemoryFacts)
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
     recomputed: int = 0
 
     @property
@@ -32,7 +32,7 @@ class Worse:
         return self.exact.card
 
     @property
-    def engine(self) -> EngineFacts:
+    def engine(self) -> EngineDescription:
         return self.exact.engine
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

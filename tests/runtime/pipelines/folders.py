@@ -61,9 +61,9 @@ def tokens_of(
         tokenizer, way = tokenizer.queries, card.query.card
     name = prompt_name or card.default_prompt
     prompt = "" if name is None else card.prompts[name]
-    unpooled = 0 if way.pipeline.include_prompt else tokenizer.count_prompt_tokens(prompt)
+    pool_start = 0 if way.pipeline.include_prompt else tokenizer.count_prompt_tokens(prompt)
     ids = tokenizer.encode(texts, prompt, TruncationRules(True, card.tokenizer.truncation_side))
-    return [TokenSequence(one, unpooled=unpooled, query=query) for one in ids]
+    return [TokenSequence(one, pool_start=pool_start, query=query) for one in ids]
 
 
 def finished(card: ModelCard, vectors: FloatArray) -> FloatArray:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.protocol import AsyncEngine
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.runners.base import Runner
@@ -20,6 +19,7 @@ from embedserve_runtime.runners.fp32_fallback import (
     find_not_finite,
     limit_places,
 )
+from embedserve_runtime.runners.protocol import AsyncBatchRunner
 from tests.runtime.pipelines.folders import embed, tokens_of
 from tests.runtime.runners.overflowing import FITS, OVERFLOWS, TOO_LARGE, overflowing, runners
 from tests.support.in_process_server import serve_in_process
@@ -109,7 +109,7 @@ def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() ->
 
 def test_an_engine_that_overlaps_still_does() -> None:
     runner = add_fallback(OverlappingRunner(nan_on(9)), FP32Fallback(lambda: TinyRunner(build_mean_run())))
-    assert isinstance(runner, AsyncEngine)
+    assert isinstance(runner, AsyncBatchRunner)
     assert runner.max_in_flight == 2
     under_way = [runner.submit(batch_of(ids), Output.DENSE) for ids in ([9], [1])]
     for one in under_way:

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch, TokenSequence
+from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch, TokenSequence
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.runners.base import RoutedRunner, Runner
@@ -115,7 +115,7 @@ def test_the_memory_of_both_ways_is_told_as_one(
     documents: int | None, queries: int | None, want: int | None
 ) -> None:
     ways = [
-        TinyRunner(build_mean_run(), memory=MemoryFacts(failures, limit))
+        TinyRunner(build_mean_run(), memory=MemoryStatus(failures, limit))
         for failures, limit in ((1, documents), (2, queries))
     ]
-    assert routed(*ways).memory == MemoryFacts(3, want)
+    assert routed(*ways).memory == MemoryStatus(3, want)

@@ -68,23 +68,23 @@ def test_the_smallest_budget_near_the_peak_is_taken(
     seconds_of: Callable[[int], float], want_budget: int
 ) -> None:
     engine = FakeEngine(seconds_of)
-    found = calibrate(engine, SampleTexts(512, 100), at_once=1, seconds=1_000.0, clock=engine.clock)
+    found = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=1_000.0, clock=engine.clock)
     assert found.budget == want_budget
     assert found.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
 
 
 def test_an_engine_that_runs_two_batches_at_once_is_measured_with_two() -> None:
     engine = TwoAtOnce(lambda tokens: max(tokens, 1_024) / 100_000)
-    found = calibrate(engine, SampleTexts(512, 100), at_once=2, seconds=1_000.0, clock=engine.clock)
+    found = calibrate(engine, SampleTexts(512, 100), concurrency=2, seconds=1_000.0, clock=engine.clock)
     assert found.budget == 1_024
     assert found.tokens_per_second == pytest.approx(200_000)
-    of_texts = measure_rate(engine, SampleTexts(512, 100), at_once=2, clock=engine.clock)
+    of_texts = measure_rate(engine, SampleTexts(512, 100), concurrency=2, clock=engine.clock)
     assert of_texts == pytest.approx(2 * 128 / 1_024 * 100_000)
 
 
 def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
     engine = FakeEngine(lambda tokens: 1.0 + tokens / 1_000)
-    found = calibrate(engine, SampleTexts(512, 100), at_once=1, seconds=5.0, clock=engine.clock)
+    found = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=5.0, clock=engine.clock)
     assert found.budget in {measurement.budget for measurement in found.measurements}
     assert engine.now <= 5.0 + 3 * (1.0 + 512 / 1_000)
 
@@ -94,7 +94,7 @@ def test_samples_fit_the_model(max_length: int) -> None:
     engine = FakeEngine(lambda tokens: tokens / 1_000)
     texts = SampleTexts(max_length, 100)
     warm_up(engine, texts, max_length)
-    calibrate(engine, texts, at_once=1, seconds=10.0, clock=engine.clock)
+    calibrate(engine, texts, concurrency=1, seconds=10.0, clock=engine.clock)
     assert engine.batches[0].lengths.tolist() == [max_length]
     for batch in engine.batches:
         assert batch.lengths.min() >= 1

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.protocol import Engine
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
+from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
@@ -48,10 +48,10 @@ class Seen:
 
 @asynccontextmanager
 async def dispatcher(
-    *engines: Run | Engine, limits: Limits | None = None, observer: Seen | None = None
+    *engines: Run | BatchRunner, limits: Limits | None = None, observer: Seen | None = None
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        [one if isinstance(one, Engine) else TinyRunner(one) for one in engines],
+        [one if isinstance(one, BatchRunner) else TinyRunner(one) for one in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.runners.base import Runner
@@ -130,7 +130,7 @@ def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> Non
 async def test_the_page_has_the_limit_that_memory_sets_and_how_often_it_ran_out(
     max_tokens: int | None, want: int
 ) -> None:
-    runner = TinyRunner(build_mean_run(), memory=MemoryFacts(3, max_tokens))
+    runner = TinyRunner(build_mean_run(), memory=MemoryStatus(3, max_tokens))
     async with serve_in_process() as server:
         server.metrics.model_loaded(runner.card, 2000, server.dispatcher, [runner])
         assert server.get_metric("embedserve_engine_max_batch_tokens", {"engine": "0"}) == want

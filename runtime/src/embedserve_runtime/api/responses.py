@@ -62,7 +62,7 @@ def space_headers(service: EmbeddingService) -> tuple[Header, Header]:
     """Return headers with the vector space, and with what computes its vectors."""
     return (
         (VECTOR_SPACE, service.card.vector_space.encode()),
-        (COMPUTE, service.engines[0].compute.encode()),
+        (COMPUTE, service.engines[0].compute_precision.encode()),
     )
 
 

@@ -170,7 +170,7 @@ def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
     return calibrate(
         run,
         texts,
-        at_once=runner.engine.at_once,
+        concurrency=runner.engine.concurrency,
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )
@@ -198,7 +198,7 @@ def _build_report(
     peak = measure_peak_flops(card.encoder, threads) if is_comparable else None
     work = count_flops(card.encoder, np.array(load_result.lengths)) / load_result.duration if peak else None
     # Both on one core: the time of a token before the engine, as a share of all of its time.
-    engine_seconds = threads * batches.seconds / engine.at_once / max(batches.tokens, 1)
+    engine_seconds = threads * batches.seconds / engine.concurrency / max(batches.tokens, 1)
     tokenizing_share = (1 / tokenizing_rate) / (1 / tokenizing_rate + engine_seconds)
     percentiles = (
         statistics.quantiles(load_result.seconds, n=100, method="inclusive")

@@ -1,6 +1,6 @@
-"""What joins scheduler and engines: a packed batch of token ids in, packed hidden states out.
+"""The interface of engines: a packed batch of token ids in, packed hidden states out.
 
-Free of any engine library, so that the scheduler and the heads can be used without one.
+It needs no engine library, so that the scheduler and the heads can be used without one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class TokenSequence:
     """A sequence with more than its ids.
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
-    unpooled: how many leading tokens, of a prompt, pooling leaves out.
+    pool_start: index of the first token that is pooled; those before it are a prompt that pooling excludes.
     query: whether it is encoded as a query, where a model tells queries from documents.
     attended_length: how many leading tokens attention sees; the others see those and are not seen. None for all.
     """
 
     ids: Int32Array
     types: Int32Array | None = None
-    unpooled: int = 0
+    pool_start: int = 0
     query: bool = False
     attended_length: int | None = None
 
@@ -40,7 +40,7 @@ class TokenSequence:
         return len(self.ids)
 
 
-# A sequence on its way to a batch; plain ids are all of type 0 and all pooled.
+# A sequence before it is packed; plain ids are all of type 0 and all pooled.
 Tokens = Int32Array | TokenSequence
 
 
@@ -98,7 +98,7 @@ class PackedBatch:
     token_ids: int32, shape (tokens,)
     cu_seqlens: int32, shape (sequences + 1,): sequence i is token_ids[cu_seqlens[i]:cu_seqlens[i + 1]]
     token_types: int32, shape (tokens,), or None where all tokens are of type 0
-    unpooled: int32, shape (sequences,), leading tokens that pooling leaves out, or None where it takes all
+    pool_starts: int32, shape (sequences,), index of the first pooled token of each, or None where all are pooled
     queries: bool, shape (sequences,), which sequences are encoded as queries, or None where none does
     attended_lengths: int32, shape (sequences,), leading tokens that attention sees, from 1 on, or None where it sees
     all
@@ -107,7 +107,7 @@ class PackedBatch:
     token_ids: Int32Array
     cu_seqlens: Int32Array
     token_types: Int32Array | None = None
-    unpooled: Int32Array | None = None
+    pool_starts: Int32Array | None = None
     queries: BoolArray | None = None
     attended_lengths: Int32Array | None = None
 
@@ -125,7 +125,7 @@ class PackedBatch:
             ids,
             cu_seqlens,
             _join_token_types(sequences, cu_seqlens),
-            _collect_unpooled_counts(sequences),
+            _collect_pool_starts(sequences),
             _collect_query_flags(sequences),
             _collect_attended_counts(sequences),
         )
@@ -139,7 +139,7 @@ class PackedBatch:
             self.token_ids[rows],
             cu_seqlens,
             None if self.token_types is None else self.token_types[rows],
-            None if self.unpooled is None else self.unpooled[places],
+            None if self.pool_starts is None else self.pool_starts[places],
             None if self.queries is None else self.queries[places],
             None if self.attended_lengths is None else self.attended_lengths[places],
         )
@@ -196,8 +196,8 @@ def _join_token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> In
     return types
 
 
-def _collect_unpooled_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
-    counts = [one.unpooled if isinstance(one, TokenSequence) else 0 for one in sequences]
+def _collect_pool_starts(sequences: Sequence[Tokens]) -> Int32Array | None:
+    counts = [one.pool_start if isinstance(one, TokenSequence) else 0 for one in sequences]
     return np.array(counts, dtype=np.int32) if any(counts) else None
 
 
@@ -215,7 +215,7 @@ def _collect_attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ParityFacts:
+class MeasuredParity:
     """How far vectors were measured to be from those of a more exact precision.
 
     precision, reference: the precisions of the two. texts: the texts of which the vectors are.
@@ -229,47 +229,50 @@ class ParityFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """What runs a model and how, for logs, `/info` and metrics.
+class EngineDescription:
+    """Describes an engine and how it computes, for logs, `/info` and metrics.
 
     kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
-    attention: its implementation, None where the engine has but one.
-    parity: of the precision that was asked for, which may not be the one that runs; None where that was not measured.
-    artifact: digest of the converted file that runs, 12 hex digits; None where the weights of the model run.
-    threads: that compute, of an engine that shares the cores with what goes on around it.
-    at_once: batches that are best run at once, each called from a thread of its own.
-    max_sequences: that a batch is taken apart into, since values would depend on what else is in it; None for any.
+    attention: its implementation, None where the engine has only one.
+    parity: of the precision that was asked for, which may not be the one that runs; None where it was not measured.
+    artifact: digest of the converted file that runs, 12 hex digits; None where the model's own weights run.
+    threads: compute threads of an engine that shares the cores with HTTP and tokenizing; None for any other.
+    concurrency: how many batches are best run at the same time, each on a thread of its own.
+    max_sequences: the most sequences that may share a forward pass, where values depend on the others; None for any.
     """
 
     kind: str
     device: str
     precision: str
     attention: str | None = None
-    parity: ParityFacts | None = None
+    parity: MeasuredParity | None = None
     threads: int | None = None
-    at_once: int = 1
+    concurrency: int = 1
     max_sequences: int | None = None
     artifact: str | None = None
 
     @property
-    def compute(self) -> str:
-        """What computes vectors, in one word: two servers of one vector space with the same word give the same vectors
-        but for the last bits. `stored`: the file decides, which the vector space is the identity of."""
+    def compute_precision(self) -> str:
+        """The precision that vectors are computed in, with the digest of a converted file: `int8@1f0c54d0a9e2`.
+
+        Servers of one vector space with the same value give the same vectors up to rounding. `stored`: the model's file
+        decides, which is part of the vector space.
+        """
         precision = "stored" if self.precision == "as stored" else self.precision
         return precision if self.artifact is None else f"{precision}@{self.artifact}"
 
     @property
-    def served_parity(self) -> ParityFacts | None:
+    def served_parity(self) -> MeasuredParity | None:
         """The parity of what runs; None where that was not measured."""
         return self.parity if self.parity is not None and self.parity.precision == self.precision else None
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFacts:
-    """How an engine gets along with the memory of its device, for metrics.
+class MemoryStatus:
+    """What the memory of an engine's device allows, for metrics.
 
-    failures: how many batches did not fit into it. max_tokens: of a batch that runs as one at present; None while
-    memory sets no limit.
+    failures: how many batches did not fit. max_tokens: the largest batch that is run in one piece at present; None
+    while memory sets no limit.
     """
 
     failures: int = 0
@@ -277,13 +280,13 @@ class MemoryFacts:
 
 
 class EncoderEngine(Protocol):
-    """Runs an encoder. `forward` is called from as many threads at a time as the facts say."""
+    """Runs an encoder. `forward` is called from up to `description.concurrency` threads at a time."""
 
     @property
-    def facts(self) -> EngineFacts: ...
+    def description(self) -> EngineDescription: ...
 
     @property
-    def memory(self) -> MemoryFacts: ...
+    def memory(self) -> MemoryStatus: ...
 
     @property
     def hidden_size(self) -> int: ...

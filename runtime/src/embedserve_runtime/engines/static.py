@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import (
     BoolArray,
-    EngineFacts,
+    EngineDescription,
     FloatArray,
     Int32Array,
-    MemoryFacts,
+    MemoryStatus,
     PackedBatch,
 )
 from embedserve_runtime.engines.results import Output, Results, SparseVector
@@ -110,8 +110,8 @@ class StaticRunner:
     Products and sums are those of model2vec, bit for bit. Ids from `vocabulary` on stand for nothing.
     """
 
-    engine = EngineFacts("static", "cpu", "as stored")
-    memory = MemoryFacts()
+    engine = EngineDescription("static", "cpu", "as stored")
+    memory = MemoryStatus()
     recomputed = 0
 
     def __init__(
@@ -161,8 +161,8 @@ class WordRunner:
     Source: SparseStaticEmbedding of sentence-transformers 6.2.
     """
 
-    engine = EngineFacts("static", "cpu", "float32")
-    memory = MemoryFacts()
+    engine = EngineDescription("static", "cpu", "float32")
+    memory = MemoryStatus()
     recomputed = 0
 
     def __init__(self, card: ModelCard, weights: FloatArray) -> None:

@@ -59,7 +59,7 @@ class Submit(Message, frozen=True):
     lengths: list[Annotated[int, Meta(ge=1, le=MAX_SEQUENCE_TOKENS)]]
     token_ids: Int32Array
     token_types: Int32Array | None
-    unpooled: Int32Array | None
+    pool_starts: Int32Array | None
     queries: BoolArray | None
     attended_lengths: Int32Array | None
 
@@ -75,7 +75,7 @@ class Submit(Message, frozen=True):
             batch.lengths.tolist(),
             batch.token_ids,
             batch.token_types,
-            batch.unpooled,
+            batch.pool_starts,
             batch.queries,
             batch.attended_lengths,
         )
@@ -93,7 +93,7 @@ class Submit(Message, frozen=True):
             raise ValueError(f"{ids.shape} token ids of {sequences} sequences with {tokens} tokens")
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
-        marks = (self.unpooled, self.queries, self.attended_lengths)
+        marks = (self.pool_starts, self.queries, self.attended_lengths)
         if self.token_types is None and all(one is None for one in marks):
             return BatchRequest(flat, self.wanted, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
@@ -104,10 +104,10 @@ class Submit(Message, frozen=True):
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
         count = len(ids)
         types = [None] * count if self.token_types is None else FlatTokens(self.token_types, ids.cu_seqlens)
-        unpooled = [0] * count if self.unpooled is None else self.unpooled.tolist()
+        pool_starts = [0] * count if self.pool_starts is None else self.pool_starts.tolist()
         queries = [False] * count if self.queries is None else self.queries.tolist()
         attended = [None] * count if self.attended_lengths is None else self.attended_lengths.tolist()
-        return [TokenSequence(*one) for one in zip(ids, types, unpooled, queries, attended, strict=True)]
+        return [TokenSequence(*one) for one in zip(ids, types, pool_starts, queries, attended, strict=True)]
 
 
 class Cancel(Message, frozen=True):

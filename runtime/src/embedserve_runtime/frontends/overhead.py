@@ -18,7 +18,7 @@ from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
-from embedserve_runtime.engines.base import EngineFacts, PackedBatch
+from embedserve_runtime.engines.base import EngineDescription, PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.model.card import ModelCard
@@ -37,7 +37,7 @@ from embedserve_runtime.tokenizing import TextTokenizer
 
 HOST = "127.0.0.1"
 LIMITS = Limits(16_384, 1_000_000, 20_000)
-NO_ENGINE = EngineFacts("none", "cpu", "float32")
+NO_ENGINE = EngineDescription("none", "cpu", "float32")
 CONNECTIONS = 16
 BODY_BYTES = 2**20
 LAST_BATCH_SECONDS = 1.0

@@ -28,7 +28,7 @@ class DenseHead:
     layers: Sequence[LoadedLayer]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
-        return apply_layers(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.unpooled))
+        return apply_layers(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.pool_starts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,16 +51,16 @@ def select_by_role(documents: FloatArray, queries: FloatArray, are_queries: Bool
 
 
 def pool(
-    hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling, unpooled: Int32Array | None = None
+    hidden: FloatArray, cu_seqlens: Int32Array, pooling: Pooling, pool_starts: Int32Array | None = None
 ) -> FloatArray:
     """Pool each sequence of packed hidden states (tokens, hidden) into (sequences, hidden), float32.
 
-    Every sequence has at least one token. unpooled: (sequences,), leading tokens of each that are left out; the last
-    token of a sequence always stays.
+    Every sequence has at least one token. pool_starts: (sequences,), index of the first token of each that is
+    pooled; the last token of a sequence always is.
     """
     places: Int32Array | None = None
-    if unpooled is not None:
-        hidden, cu_seqlens, places = _skip_prompts(hidden, cu_seqlens, unpooled)
+    if pool_starts is not None:
+        hidden, cu_seqlens, places = _skip_prompts(hidden, cu_seqlens, pool_starts)
     starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
@@ -81,14 +81,14 @@ def pool(
 
 
 def _skip_prompts(
-    hidden: FloatArray, cu_seqlens: Int32Array, unpooled: Int32Array
+    hidden: FloatArray, cu_seqlens: Int32Array, pool_starts: Int32Array
 ) -> tuple[FloatArray, Int32Array, Int32Array]:
-    """Leave out the first `unpooled` tokens of each sequence.
+    """Leave out the first `pool_starts` tokens of each sequence.
 
     Returns the remaining states, their cu_seqlens, and the position that each had in its whole sequence.
     """
     lengths = np.diff(cu_seqlens)
-    skipped = np.minimum(unpooled, lengths - 1)
+    skipped = np.minimum(pool_starts, lengths - 1)
     places = _compute_token_positions(cu_seqlens)
     kept = places >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
@@ -115,10 +115,10 @@ def pool_all(
     hidden: FloatArray,
     cu_seqlens: Int32Array,
     poolings: Sequence[Pooling],
-    unpooled: Int32Array | None = None,
+    pool_starts: Int32Array | None = None,
 ) -> FloatArray:
     """Concatenate the vectors of several poolings: (sequences, len(poolings) * hidden)."""
-    pooled = [pool(hidden, cu_seqlens, pooling, unpooled) for pooling in poolings]
+    pooled = [pool(hidden, cu_seqlens, pooling, pool_starts) for pooling in poolings]
     return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)
 
 

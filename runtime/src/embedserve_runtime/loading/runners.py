@@ -9,7 +9,7 @@ from functools import partial
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import usable_cpus
-from embedserve_runtime.engines.base import EncoderEngine, ParityFacts
+from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity
 from embedserve_runtime.engines.onnx.artifacts import (
     PLAIN,
     Artifact,
@@ -115,7 +115,7 @@ def _load_fallback_runner(
 
 def _settle_precision(
     card: ModelCard, tensors: ModelTensors, settings: EngineSettings
-) -> tuple[EngineSettings, ParityFacts | None]:
+) -> tuple[EngineSettings, MeasuredParity | None]:
     """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
     far they are, None where 8 bit is not asked for."""
     if settings.precision not in EIGHT_BIT:
@@ -138,7 +138,7 @@ def _settle_precision(
     return settings.model_copy(update={"precision": "auto"}), parity
 
 
-def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> ParityFacts:
+def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> MeasuredParity:
     """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
     checkpoint = open_encoder_tensors(card, tensors)
     weights, heads, hides = (
@@ -189,11 +189,13 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
     return [engine]
 
 
-def _describe_parity(variant: Variant) -> ParityFacts | None:
+def _describe_parity(variant: Variant) -> MeasuredParity | None:
     """Return what the conversion has measured of a variant; None of float32, which it is measured against."""
     if variant.precision == PLAIN:
         return None
-    return ParityFacts(variant.precision, PLAIN, variant.mean_cosine, variant.min_cosine, PARITY_TEXTS_NAME)
+    return MeasuredParity(
+        variant.precision, PLAIN, variant.mean_cosine, variant.min_cosine, PARITY_TEXTS_NAME
+    )
 
 
 def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
@@ -218,7 +220,7 @@ def open_engines(
     settings: EngineSettings,
     *,
     has_attention_mask: bool = False,
-    parity: ParityFacts | None = None,
+    parity: MeasuredParity | None = None,
 ) -> Sequence[EncoderEngine]:
     """The engine that the settings ask for, once a device, with the weights loaded.
 

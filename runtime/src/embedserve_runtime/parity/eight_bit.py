@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, ParityFacts
+from embedserve_runtime.engines.base import FloatArray, MeasuredParity, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.heads.dense import pool
@@ -30,7 +30,7 @@ def build_sample(card: ModelCard) -> PackedBatch:
     return PackedBatch.pack([texts[number] for number in choose_evenly([*map(len, texts)], SAMPLE_TOKENS)])
 
 
-def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> ParityFacts:
+def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> MeasuredParity:
     """Compare dense vectors, or where a model has none, means of hidden states; token weights too, of which the numbers
     are where those are less. batch: of `build_sample`. Raises EngineFailure."""
     card = runner.card
@@ -42,7 +42,7 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> ParityF
     if found.sparse is not None and want.sparse is not None:
         ids = np.unique(batch.token_ids)
         by_output.append(weight_cosines(write_out(want.sparse, ids), write_out(found.sparse, ids)))
-    return ParityFacts(
+    return MeasuredParity(
         precision=runner.engine.precision,
         reference=exact.engine.precision,
         mean_cosine=round(min(float(cosines.mean()) for cosines in by_output), 6),

@@ -10,23 +10,29 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.base import EncoderEngine, EngineFacts, FloatArray, MemoryFacts, PackedBatch
-from embedserve_runtime.engines.protocol import AsyncEngine, Engine, InFlightBatch
+from embedserve_runtime.engines.base import (
+    EncoderEngine,
+    EngineDescription,
+    FloatArray,
+    MemoryStatus,
+    PackedBatch,
+)
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner, InFlightBatch
 
 
-class Runner(Engine, Protocol):
+class Runner(BatchRunner, Protocol):
     """A loaded model. `run` is called from as many threads at a time as `engine` says."""
 
     @property
     def card(self) -> ModelCard: ...
 
     @property
-    def engine(self) -> EngineFacts: ...
+    def engine(self) -> EngineDescription: ...
 
     @property
-    def memory(self) -> MemoryFacts: ...
+    def memory(self) -> MemoryStatus: ...
 
     @property
     def recomputed(self) -> int:
@@ -43,7 +49,7 @@ class Runner(Engine, Protocol):
 
 def repeat_by_concurrency(runners: Sequence[Runner]) -> list[Runner]:
     """List each runner as often as it runs batches at once."""
-    return [runner for runner in runners for _ in range(runner.engine.at_once)]
+    return [runner for runner in runners for _ in range(runner.engine.concurrency)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +77,11 @@ class EngineRunner(Generic[E]):
         return self._card
 
     @property
-    def engine(self) -> EngineFacts:
-        return self._engine.facts
+    def engine(self) -> EngineDescription:
+        return self._engine.description
 
     @property
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MemoryStatus:
         return self._engine.memory
 
     @property
@@ -158,16 +164,16 @@ class RoutedRunner:
         return self._documents.card
 
     @property
-    def engine(self) -> EngineFacts:
-        """The facts of the documents' engine, with one batch at a time: not every engine runs several."""
-        return dataclasses.replace(self._documents.engine, at_once=1)
+    def engine(self) -> EngineDescription:
+        """The description of the documents' engine, with one batch at a time: not every engine runs several."""
+        return dataclasses.replace(self._documents.engine, concurrency=1)
 
     @property
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MemoryStatus:
         """The failures of both routes, and the lower of their limits."""
         routes = (self._documents.memory, self._queries.memory)
         limits = [route.max_tokens for route in routes if route.max_tokens is not None]
-        return MemoryFacts(sum(route.failures for route in routes), min(limits, default=None))
+        return MemoryStatus(sum(route.failures for route in routes), min(limits, default=None))
 
     @property
     def recomputed(self) -> int:
@@ -178,7 +184,9 @@ class RoutedRunner:
         """The number that both runners take; a runner that is not asynchronous has its results once it has taken a
         batch."""
         routes = (self._documents, self._queries)
-        return min((route.max_in_flight for route in routes if isinstance(route, AsyncEngine)), default=1)
+        return min(
+            (route.max_in_flight for route in routes if isinstance(route, AsyncBatchRunner)), default=1
+        )
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         return self.submit(batch, wanted).results()
@@ -191,7 +199,7 @@ class RoutedRunner:
             return _submit(self._queries, batch, wanted)
         routes = [(self._documents, ~batch.queries), (self._queries, batch.queries)]
         # Asynchronous ones first: a device works while the other runner is on the host.
-        routes.sort(key=lambda route: not isinstance(route[0], AsyncEngine))
+        routes.sort(key=lambda route: not isinstance(route[0], AsyncBatchRunner))
         parts = []
         for runner, own in routes:
             places = np.flatnonzero(own).astype(np.int32)
@@ -223,6 +231,6 @@ class _RoutedBatch:
 
 
 def _submit(runner: Runner, batch: PackedBatch, wanted: Output) -> InFlightBatch:
-    if isinstance(runner, AsyncEngine):
+    if isinstance(runner, AsyncBatchRunner):
         return runner.submit(batch, wanted)
     return _CompletedBatch(runner.run(batch, wanted))

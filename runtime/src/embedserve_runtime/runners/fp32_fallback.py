@@ -15,16 +15,16 @@ import numpy as np
 
 from embedserve_runtime.engines.base import (
     BoolArray,
-    EngineFacts,
+    EngineDescription,
     FloatArray,
     Int32Array,
-    MemoryFacts,
+    MemoryStatus,
     PackedBatch,
 )
-from embedserve_runtime.engines.protocol import AsyncEngine, InFlightBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import Runner
+from embedserve_runtime.runners.protocol import AsyncBatchRunner, InFlightBatch
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ class FallbackRunner:
         return self._runner.card
 
     @property
-    def engine(self) -> EngineFacts:
+    def engine(self) -> EngineDescription:
         return self._runner.engine
 
     @property
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MemoryStatus:
         return self._runner.memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
@@ -101,7 +101,7 @@ class FallbackRunner:
 class AsyncFallbackRunner(FallbackRunner):
     """A runner with a fallback around an engine that takes the next batch while it runs one."""
 
-    def __init__(self, runner: Runner, engine: AsyncEngine, fallback: FP32Fallback) -> None:
+    def __init__(self, runner: Runner, engine: AsyncBatchRunner, fallback: FP32Fallback) -> None:
         """runner, engine: the same object."""
         super().__init__(runner, fallback)
         self._async_engine = engine
@@ -133,7 +133,7 @@ def add_fallback(runner: Runner, fallback: FP32Fallback) -> Runner:
     """Add the fallback to a runner; the result is asynchronous if the runner is."""
     return (
         AsyncFallbackRunner(runner, runner, fallback)
-        if isinstance(runner, AsyncEngine)
+        if isinstance(runner, AsyncBatchRunner)
         else FallbackRunner(runner, fallback)
     )
 

@@ -1,4 +1,4 @@
-"""The values that scheduling passes on: requests, jobs, scheduled batches, and the outcomes of running them."""
+"""The values that scheduling passes on: requests, scheduled batches, and the outcomes of running them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from embedserve_runtime.engines.base import PackedBatch, Tokens
-from embedserve_runtime.engines.protocol import AsyncEngine, Engine
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
+from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import isolate
@@ -79,7 +79,7 @@ class RequestDispatcher(Protocol):
         ...
 
 
-class Job:
+class AdmittedRequest:
     """A request that has been admitted, until it is answered.
 
     settle: gets its outcome. timer: ends the request at its deadline.
@@ -90,7 +90,7 @@ class Job:
         "_engine_seconds",
         "_parts",
         "_queue_seconds",
-        "admitted",
+        "admitted_at",
         "number",
         "remaining",
         "request",
@@ -103,7 +103,7 @@ class Job:
         self.request = request
         self.settle = settle
         self.timer: asyncio.TimerHandle | None = None
-        self.admitted = now
+        self.admitted_at = now
         self.remaining = len(request.sequences)
         self._parts: list[tuple[Sequence[int], Results]] = []
         self._bytes = 0
@@ -125,7 +125,7 @@ class Job:
                 own = EngineFailure(failure.message)
                 own.__cause__ = failure.__cause__
                 return own
-        self._queue_seconds += (outcome.started - self.admitted) * len(inputs)
+        self._queue_seconds += (outcome.started - self.admitted_at) * len(inputs)
         self._engine_seconds += outcome.seconds * len(inputs)
         part = outcome.results.slice(start, end, self.request.wanted)
         if self._is_too_large(part):
@@ -150,9 +150,9 @@ class Job:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """A batch to run. parts: its jobs with the inputs of each, in the order of the rows."""
+    """A batch to run. parts: its requests with the inputs of each, in the order of the rows."""
 
-    parts: tuple[tuple[Job, Sequence[int]], ...]
+    parts: tuple[tuple[AdmittedRequest, Sequence[int]], ...]
     tokens: int
     inputs: int
 
@@ -162,16 +162,16 @@ class ScheduledBatch:
 
     @property
     def sequences(self) -> Sequence[Tokens]:
-        parts = [_select(job.request.sequences, inputs) for job, inputs in self.parts]
+        parts = [_select(admitted.request.sequences, inputs) for admitted, inputs in self.parts]
         return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
 
     @property
     def wanted(self) -> Output:
         wanted = Output(0)
-        for job, _ in self.parts:
+        for admitted, _ in self.parts:
             # A union of flags takes longer than all else of a short request.
-            if job.request.wanted is not wanted:
-                wanted |= job.request.wanted
+            if admitted.request.wanted is not wanted:
+                wanted |= admitted.request.wanted
         return wanted
 
 
@@ -202,16 +202,16 @@ class Outcome(Struct, frozen=True):
     runs: tuple[EngineRun, ...]
 
 
-def run_batch(batch: ScheduledBatch, engine: Engine, clock: Callable[[], float]) -> Outcome:
+def run_batch(batch: ScheduledBatch, runner: BatchRunner, clock: Callable[[], float]) -> Outcome:
     """Run a batch; if it fails, find the inputs that are to blame and run the others."""
     started = clock()
-    return finish_batch(batch, lambda: engine.run(batch.packed, batch.wanted), engine, started, clock)
+    return finish_batch(batch, lambda: runner.run(batch.packed, batch.wanted), runner, started, clock)
 
 
-def submit_batch(batch: ScheduledBatch, engine: AsyncEngine) -> Callable[[], Results]:
+def submit_batch(batch: ScheduledBatch, runner: AsyncBatchRunner) -> Callable[[], Results]:
     """Submit a batch and return a function that waits for its results. It also raises a failure to submit."""
     try:
-        return engine.submit(batch.packed, batch.wanted).results
+        return runner.submit(batch.packed, batch.wanted).results
     except EngineFailure as error:
         failure = error
     except Exception:
@@ -227,7 +227,7 @@ def _raise(failure: EngineFailure) -> Results:
 def finish_batch(
     batch: ScheduledBatch,
     read_results: Callable[[], Results],
-    engine: Engine,
+    runner: BatchRunner,
     started: float,
     clock: Callable[[], float],
 ) -> Outcome:
@@ -248,7 +248,7 @@ def finish_batch(
 
         def run(group: Sequence[int]) -> Results:
             packed = PackedBatch.pack([sequences[place] for place in group])
-            return statistics.measure(len(group), packed.tokens, lambda: engine.run(packed, wanted), clock())
+            return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, wanted), clock())
 
         done, failed = isolate(batch.inputs, run, failure)
         results = Results.gather(batch.inputs, done)

@@ -35,7 +35,7 @@ HANDOVER_SECONDS = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """tokens_per_second: of all batches that run at once."""
+    """The rate at one token budget. tokens_per_second: of all batches that run at the same time."""
 
     budget: int
     tokens_per_second: float
@@ -75,46 +75,47 @@ def calibrate(
     run: Callable[[PackedBatch], object],
     texts: SampleTexts,
     *,
-    at_once: int,
+    concurrency: int,
     seconds: float,
     clock: Callable[[], float],
 ) -> Calibration:
-    """Run growing batches until the rate is flat or `seconds` are over; the best of a few runs counts for
-    each. at_once: as many of each, on threads of their own, as a server runs them. Rates are compared with what handing
-    batches over takes, and told without.
+    """Run growing batches until the rate no longer grows or `seconds` are over; the best of a few runs counts for each.
+
+    concurrency: how many batches run at the same time, each on its own thread, as in a server. Rates are compared
+    including the time that it takes to hand batches over, and reported without it.
 
     The first batch is run once more beforehand, since an engine's first run prepares buffers; that is not counted.
     """
     measurements: list[Measurement] = []
     budget, flat, peak = MIN_BUDGET, 0, 0.0
-    with _run_concurrently(run, at_once, clock) as runs:
+    with _run_concurrently(run, concurrency, clock) as runs:
         runs.run(texts.fill(budget))
         deadline = clock() + seconds
         while budget <= MAX_BUDGET and flat < FLAT_DOUBLINGS:
             rate, last_run = runs.best_rate(texts.fill(budget), deadline)
             measurements.append(Measurement(budget, rate))
-            served = _served_rate(measurements[-1], at_once)
+            served = _served_rate(measurements[-1], concurrency)
             flat = flat + 1 if served < peak * MIN_GAIN else 0
             peak = max(peak, served)
             # The next batch takes about twice as long as this one.
             if clock() + 2 * last_run > deadline:
                 break
             budget *= 2
-    chosen = next(m for m in measurements if _served_rate(m, at_once) >= SHARE_OF_PEAK * peak)
+    chosen = next(m for m in measurements if _served_rate(m, concurrency) >= SHARE_OF_PEAK * peak)
     return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
 
 
-def _served_rate(measured: Measurement, at_once: int) -> float:
+def _served_rate(measured: Measurement, concurrency: int) -> float:
     """Tokens a second where such batches follow each other, so many at once."""
-    tokens = at_once * measured.budget
+    tokens = concurrency * measured.budget
     return tokens / (tokens / measured.tokens_per_second + HANDOVER_SECONDS)
 
 
 def measure_rate(
-    run: Callable[[PackedBatch], object], texts: SampleTexts, *, at_once: int, clock: Callable[[], float]
+    run: Callable[[PackedBatch], object], texts: SampleTexts, *, concurrency: int, clock: Callable[[], float]
 ) -> float:
     """Tokens per second of typical texts, as many at once as batches; the best of a few runs."""
-    with _run_concurrently(run, at_once, clock) as runs:
+    with _run_concurrently(run, concurrency, clock) as runs:
         return runs.best_rate(texts.fill(texts.length), math.inf)[0]
 
 
@@ -133,10 +134,13 @@ def warm_up(run: Callable[[PackedBatch], object], texts: SampleTexts, longest: i
 
 @dataclass(frozen=True, slots=True)
 class _ConcurrentRuns:
-    """run: runs a batch `at_once` times at once, and comes back after the last."""
+    """Runs batches and measures their rates.
+
+    run: runs a batch `concurrency` times at once and returns after the last.
+    """
 
     run: Callable[[PackedBatch], object]
-    at_once: int
+    concurrency: int
     clock: Callable[[], float]
 
     def best_rate(self, batch: PackedBatch, deadline: float) -> tuple[float, float]:
@@ -146,7 +150,7 @@ class _ConcurrentRuns:
             started = self.clock()
             self.run(batch)
             took = self.clock() - started
-            best = max(best, self.at_once * batch.tokens / max(took, 1e-9))
+            best = max(best, self.concurrency * batch.tokens / max(took, 1e-9))
             if self.clock() + took > deadline:
                 break
         return best, took
@@ -154,10 +158,10 @@ class _ConcurrentRuns:
 
 @contextmanager
 def _run_concurrently(
-    run: Callable[[PackedBatch], object], at_once: int, clock: Callable[[], float]
+    run: Callable[[PackedBatch], object], concurrency: int, clock: Callable[[], float]
 ) -> Iterator[_ConcurrentRuns]:
-    if at_once == 1:
-        yield _ConcurrentRuns(run, at_once, clock)
+    if concurrency == 1:
+        yield _ConcurrentRuns(run, concurrency, clock)
         return
-    with ThreadPoolExecutor(at_once) as threads:
-        yield _ConcurrentRuns(lambda batch: list(threads.map(run, [batch] * at_once)), at_once, clock)
+    with ThreadPoolExecutor(concurrency) as threads:
+        yield _ConcurrentRuns(lambda batch: list(threads.map(run, [batch] * concurrency)), concurrency, clock)

@@ -1,10 +1,10 @@
-"""Dispatches requests, which come in on the event loop, to the executors of the engines.
+"""Dispatches requests, which come in on the event loop, to the executors of the runners.
 
     submit (loop) -> policy.admit ... an executor's thread: policy.form_batch -> pack -> run -> deliver (loop)
 
-An executor forms a batch the moment its engine has room, so a request that arrives late still makes the next batch.
-Where a single serial engine runs a batch that is long enough to be predicted, the loop forms and packs the next one
-just before it ends, and the engine finds it ready.
+An executor forms a batch the moment its runner has room, so a request that arrives late still makes the next batch.
+Where a single serial runner runs a batch that is long enough to be predicted, the loop forms and packs the next one
+just before it ends, and the runner finds it ready.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -20,12 +20,12 @@ from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.engines.base import get_lengths
-from embedserve_runtime.engines.protocol import Engine
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady, RequestError
+from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import (
+    AdmittedRequest,
     BatchRequest,
     CompletedRequest,
-    Job,
     Outcome,
     OutcomeCallback,
     ScheduledBatch,
@@ -60,16 +60,16 @@ class Dispatcher:
     """Owns the queue and the executors."""
 
     def __init__(
-        self, engines: Sequence[Engine], limits: Limits, *, clock: Clock, observer: Observer
+        self, runners: Sequence[BatchRunner], limits: Limits, *, clock: Clock, observer: Observer
     ) -> None:
-        """engines: of one model, each with an executor of its own; they take batches from one queue. An engine that
+        """runners: of one model, each with an executor of its own; they take batches from one queue. A runner that
         runs several batches at once is listed as often."""
-        self._engines = len(engines)
+        self._runners = len(runners)
         self._clock = clock
         self._observer = observer
         self._policy = RequestQueue(limits)
         self._rates = RateLimiter()
-        self._jobs: dict[int, Job] = {}
+        self._admitted: dict[int, AdmittedRequest] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -82,10 +82,10 @@ class Dispatcher:
         """Called on the event loop after a batch of which every input failed."""
         self._loop = asyncio.get_running_loop()
         self._executors = [
-            start_executor(engine, clock, self._wait_for_batch, self._give, f"engine-{number}")
-            for number, engine in enumerate(engines)
+            start_executor(runner, clock, self._wait_for_batch, self._give, f"engine-{number}")
+            for number, runner in enumerate(runners)
         ]
-        self._prepares = len(engines) == 1 and isinstance(self._executors[0], SerialExecutor)
+        self._prepares = len(runners) == 1 and isinstance(self._executors[0], SerialExecutor)
 
     @property
     def queued_inputs(self) -> int:
@@ -102,7 +102,7 @@ class Dispatcher:
     @property
     def open_requests(self) -> int:
         """Admitted and not answered yet."""
-        return len(self._jobs)
+        return len(self._admitted)
 
     @property
     def limits(self) -> Limits:
@@ -115,7 +115,7 @@ class Dispatcher:
     def learn_rate(self, tokens_per_second: float) -> None:
         """Take the rate of one executor's engine that was measured before the first request."""
         with self._lock:
-            self._policy.tokens_per_second = tokens_per_second * self._engines
+            self._policy.tokens_per_second = tokens_per_second * self._runners
 
     def check_room(self, inputs: int, client: Client | None = None) -> None:
         """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded, RateLimited."""
@@ -136,31 +136,38 @@ class Dispatcher:
         """Queue a request; `settle` is called once with its outcome. Returns a number for `withdraw`."""
         if self._closed:
             raise NotReady(self._closed)
-        job = Job(next(self._numbers), request, settle, self._clock())
+        admitted = AdmittedRequest(next(self._numbers), request, settle, self._clock())
         lengths = get_lengths(request.sequences)
         if request.client is None:
-            self._admit(job, lengths, deadline)
+            self._admit(admitted, lengths, deadline)
         else:
-            self._admit_client(request.client, job, lengths, deadline)
+            self._admit_client(request.client, admitted, lengths, deadline)
         if self._waiting_executors and not self._wake_is_due:
             # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
             self._loop.call_soon(self._wake_an_executor)
-        job.timer = self._loop.call_later(max(0.0, deadline - self._clock()), self._expire, job)
-        return job.number
+        admitted.timer = self._loop.call_later(max(0.0, deadline - self._clock()), self._expire, admitted)
+        return admitted.number
 
-    def _admit(self, job: Job, lengths: Sequence[int], deadline: float, client: str | None = None) -> None:
+    def _admit(
+        self, admitted: AdmittedRequest, lengths: Sequence[int], deadline: float, client: str | None = None
+    ) -> None:
         with self._lock:
-            self._policy.admit(job.number, lengths, deadline, client)
-            self._jobs[job.number] = job
+            self._policy.admit(admitted.number, lengths, deadline, client)
+            self._admitted[admitted.number] = admitted
 
-    def _admit_client(self, client: Client, job: Job, lengths: Sequence[int], deadline: float) -> None:
-        """Admit a job within the client's rates and its share of the queue. What the queue refuses uses up no rate."""
+    def _admit_client(
+        self, client: Client, admitted: AdmittedRequest, lengths: Sequence[int], deadline: float
+    ) -> None:
+        """Admit a request within the client's rates and its share of the queue.
+
+        What the queue refuses uses up no rate.
+        """
         tokens = sum(lengths)
         with self._counted(client, len(lengths), tokens):
-            self._rates.check(client, tokens, job.admitted)
-            self._admit(job, lengths, deadline, client.name)
-            self._rates.take(client, tokens, job.admitted)
+            self._rates.check(client, tokens, admitted.admitted_at)
+            self._admit(admitted, lengths, deadline, client.name)
+            self._rates.take(client, tokens, admitted.admitted_at)
 
     @contextlib.contextmanager
     def _counted(
@@ -181,19 +188,19 @@ class Dispatcher:
 
     def withdraw(self, number: int) -> None:
         """Take what still waits of a request out of the queue."""
-        if job := self._jobs.get(number):
-            self._forget(job)
+        if admitted := self._admitted.get(number):
+            self._forget(admitted)
 
     def close(self, message: str) -> None:
         """Take no more requests, fail those left as NotReady, and end each executor after its batch."""
         with self._lock:
             self._closed = message
-            for number in self._jobs:
+            for number in self._admitted:
                 self._policy.cancel(number)
             self._prepared = None
             self._wake.notify_all()
-        for job in [*self._jobs.values()]:
-            self._settle(job, NotReady(message))
+        for admitted in [*self._admitted.values()]:
+            self._settle(admitted, NotReady(message))
 
     def join(self, seconds: float) -> None:
         """After `close`: wait until the engines have ended their last batches, for at most `seconds`."""
@@ -201,31 +208,31 @@ class Dispatcher:
         for executor in self._executors:
             executor.join(max(0.0, deadline - self._clock()))
 
-    def _expire(self, job: Job) -> None:
-        waited = self._clock() - job.admitted
+    def _expire(self, admitted: AdmittedRequest) -> None:
+        waited = self._clock() - admitted.admitted_at
         self._settle(
-            job,
+            admitted,
             DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large"),
         )
 
-    def _settle(self, job: Job, outcome: CompletedRequest | EmbedserveError) -> None:
-        self._forget(job)
-        job.settle(outcome)
+    def _settle(self, admitted: AdmittedRequest, outcome: CompletedRequest | EmbedserveError) -> None:
+        self._forget(admitted)
+        admitted.settle(outcome)
 
-    def _forget(self, job: Job) -> None:
-        if job.timer:
-            job.timer.cancel()
+    def _forget(self, admitted: AdmittedRequest) -> None:
+        if admitted.timer:
+            admitted.timer.cancel()
         with self._lock:
-            del self._jobs[job.number]
-            if job.remaining:  # not answered, so that some of it may still wait
-                self._policy.cancel(job.number)
+            del self._admitted[admitted.number]
+            if admitted.remaining:  # not answered, so that some of it may still wait
+                self._policy.cancel(admitted.number)
 
     def _form_batch(self) -> ScheduledBatch | None:
         """Form the next batch. The caller holds the lock."""
         batch = self._policy.form_batch(self._clock())
         if batch is None:
             return None
-        parts = tuple((self._jobs[part.request], part.inputs) for part in batch.parts)
+        parts = tuple((self._admitted[part.request], part.inputs) for part in batch.parts)
         return ScheduledBatch(parts, batch.tokens, batch.inputs)
 
     # -- on threads of the executors
@@ -267,7 +274,7 @@ class Dispatcher:
             self._wake.notify()
 
     def _prepare(self, number: int) -> None:
-        """ScheduledBatch and pack the batch that follows batch `number`, unless the engine was faster than expected."""
+        """Form and pack the batch that follows batch `number`, unless the engine was faster than expected."""
         with self._lock:
             if self._batches != number or self._waiting_executors or self._closed:
                 return
@@ -287,14 +294,14 @@ class Dispatcher:
         with self._lock:
             for run in outcome.runs:
                 if not run.failed:
-                    self._policy.record(run.tokens * self._engines, run.seconds)
+                    self._policy.record(run.tokens * self._runners, run.seconds)
         if len(outcome.failed) == batch.inputs and self.on_batch_failed is not None:
             self.on_batch_failed()
         end = 0
-        for job, inputs in batch.parts:
+        for admitted, inputs in batch.parts:
             start, end = end, end + len(inputs)
-            if job.number not in self._jobs:
+            if admitted.number not in self._admitted:
                 continue
-            answer = job.take(inputs, outcome, start)
+            answer = admitted.take(inputs, outcome, start)
             if answer is not None:
-                self._settle(job, answer)
+                self._settle(admitted, answer)

@@ -1,4 +1,4 @@
-"""Executors run batches on an engine, on threads of their own.
+"""Executors run batches on a runner, on threads of their own.
 
 A serial executor has one thread, which runs a batch from beginning to end. A pipelined one has two: the first packs a
 batch and submits it while an earlier one runs, the second waits for results in the order of submission.
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.protocol import AsyncEngine, Engine
 from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import (
     Outcome,
     ScheduledBatch,
@@ -37,20 +37,24 @@ class Executor(Protocol):
         ...
 
 
-def start_executor(engine: Engine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str) -> Executor:
-    """Start the executor that suits the engine. It calls `take` and `give` on its own threads."""
-    if isinstance(engine, AsyncEngine) and engine.max_in_flight > 1:
-        return PipelinedExecutor(engine, clock, take, give, name)
-    return SerialExecutor(engine, clock, take, give, name)
+def start_executor(
+    runner: BatchRunner, clock: Clock, take: NextBatch, give: OnBatchDone, name: str
+) -> Executor:
+    """Start the executor that suits the runner. It calls `take` and `give` on its own threads."""
+    if isinstance(runner, AsyncBatchRunner) and runner.max_in_flight > 1:
+        return PipelinedExecutor(runner, clock, take, give, name)
+    return SerialExecutor(runner, clock, take, give, name)
 
 
 class SerialExecutor:
     """Runs one batch after another."""
 
-    def __init__(self, engine: Engine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str) -> None:
+    def __init__(
+        self, runner: BatchRunner, clock: Clock, take: NextBatch, give: OnBatchDone, name: str
+    ) -> None:
         def work() -> None:
             while batch := take():
-                give(batch, run_batch(batch, engine, clock))
+                give(batch, run_batch(batch, runner, clock))
                 del batch  # lest a batch and its results stay in memory until the next one comes
 
         self._thread = threading.Thread(target=work, name=name, daemon=True)
@@ -67,31 +71,31 @@ class _InFlightBatch:
     results: Callable[[], Results]
 
 
-class _LockedEngine:
+class _LockedRunner:
     """Runs the parts of a failed batch on the second thread, while the first one may be submitting."""
 
-    def __init__(self, engine: Engine, lock: threading.Lock) -> None:
-        self._engine = engine
+    def __init__(self, runner: BatchRunner, lock: threading.Lock) -> None:
+        self._runner = runner
         self._lock = lock
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         with self._lock:
-            return self._engine.run(batch, wanted)
+            return self._runner.run(batch, wanted)
 
 
 class PipelinedExecutor:
-    """Prepares and submits further batches while one runs, as many as the engine takes."""
+    """Prepares and submits further batches while one runs, as many as the runner takes."""
 
     def __init__(
-        self, engine: AsyncEngine, clock: Clock, take: NextBatch, give: OnBatchDone, name: str
+        self, runner: AsyncBatchRunner, clock: Clock, take: NextBatch, give: OnBatchDone, name: str
     ) -> None:
-        self._engine = engine
+        self._runner = runner
         self._clock = clock
         self._take = take
         self._give = give
         self._lock = threading.Lock()
-        self._retry_engine = _LockedEngine(engine, self._lock)
-        self._room = threading.Semaphore(engine.max_in_flight)
+        self._retry_runner = _LockedRunner(runner, self._lock)
+        self._room = threading.Semaphore(runner.max_in_flight)
         # Bounded by the room: who puts has acquired it.
         self._in_flight: queue.SimpleQueue[_InFlightBatch | None] = queue.SimpleQueue()
         self._threads = [
@@ -115,7 +119,7 @@ class PipelinedExecutor:
                 return
             started = self._clock()
             with self._lock:
-                results = submit_batch(batch, self._engine)
+                results = submit_batch(batch, self._runner)
             self._in_flight.put(_InFlightBatch(batch, started, results))
             del batch, results  # lest they stay in memory until the next batch comes
 
@@ -124,7 +128,7 @@ class PipelinedExecutor:
         while one := self._in_flight.get():
             # A batch behind another one starts when that one ends.
             started = max(one.submitted, free_since)
-            outcome = finish_batch(one.batch, one.results, self._retry_engine, started, self._clock)
+            outcome = finish_batch(one.batch, one.results, self._retry_runner, started, self._clock)
             free_since = self._clock()
             self._room.release()
             self._give(one.batch, outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embedserve_runtime.engines.base import EngineFacts
+from embedserve_runtime.engines.base import EngineDescription
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.policy import Limits
 
@@ -19,4 +19,4 @@ class ServedModel:
 
     card: ModelCard
     limits: Limits
-    engines: Sequence[EngineFacts]
+    engines: Sequence[EngineDescription]

@@ -105,7 +105,7 @@ def _warm_up_and_calibrate(
     return calibrate(
         _bind_main_run(first),
         _make_sample_texts(first, tokenizer),
-        at_once=first.engine.at_once,
+        concurrency=first.engine.concurrency,
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )
@@ -164,7 +164,7 @@ def _measure_engine_rate(runner: Runner, tokenizer: TextTokenizer, calibration: 
     return measure_rate(
         _bind_main_run(runner),
         _make_sample_texts(runner, tokenizer),
-        at_once=runner.engine.at_once,
+        concurrency=runner.engine.concurrency,
         clock=time.perf_counter,
     )
 

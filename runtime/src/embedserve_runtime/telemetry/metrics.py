@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from embedserve_runtime.engines.base import EngineFacts, MemoryFacts
+from embedserve_runtime.engines.base import EngineDescription, MemoryStatus
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
 from embedserve_runtime.telemetry.series import Histogram, Row, SeriesLayout
@@ -50,9 +50,9 @@ class MeasuredRunner(Protocol):
     """A runner with the figures that metrics show."""
 
     @property
-    def engine(self) -> EngineFacts: ...
+    def engine(self) -> EngineDescription: ...
     @property
-    def memory(self) -> MemoryFacts: ...
+    def memory(self) -> MemoryStatus: ...
     @property
     def recomputed(self) -> int: ...
 
@@ -111,7 +111,7 @@ class Metrics:
             card.source,
             card.revision,
             card.vector_space,
-            runners[0].engine.compute,
+            runners[0].engine.compute_precision,
             str(card.pipeline.dimensions),
             str(card.max_length),
         ).set(1)

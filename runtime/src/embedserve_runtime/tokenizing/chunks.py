@@ -15,21 +15,21 @@ class TextChunk(Struct, frozen=True, eq=False):
     """A part of a text as a sequence of its own.
 
     ids: int32, with prompt and special tokens. tokens: the number of tokens of the text itself. start, stop: the part
-    of the text that they come from, in code points. unpooled, query: the same as in `TokenSequence`.
+    of the text that they come from, in code points. pool_start, query: the same as in `TokenSequence`.
     """
 
     ids: Int32Array
     tokens: int
     start: int
     stop: int
-    unpooled: int = 0
+    pool_start: int = 0
     query: bool = False
 
     @property
     def sequence(self) -> Tokens:
-        if not self.unpooled and not self.query:
+        if not self.pool_start and not self.query:
             return self.ids
-        return TokenSequence(self.ids, unpooled=self.unpooled, query=self.query)
+        return TokenSequence(self.ids, pool_start=self.pool_start, query=self.query)
 
 
 def split_text(

@@ -67,11 +67,11 @@ class TextEncoder:
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
-        unpooled = self._count_unpooled(prompt)
-        if not unpooled and not self.queries:
+        pool_start = self._count_skipped_tokens(prompt)
+        if not pool_start and not self.queries:
             return sequences
         return [
-            TokenSequence(ids, unpooled=unpooled if isinstance(item, str) else 0, query=self.queries)
+            TokenSequence(ids, pool_start=pool_start if isinstance(item, str) else 0, query=self.queries)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
@@ -81,14 +81,15 @@ class TextEncoder:
         Raises EmptyInput, InputTooLong, InvalidInput.
         """
         split = self.tokenizer.limited_to(rules.max_tokens).split(texts, prompt)
-        unpooled = self._count_unpooled(prompt)
-        if not unpooled and not self.queries:
+        pool_start = self._count_skipped_tokens(prompt)
+        if not pool_start and not self.queries:
             return split
         return [
-            [replace(chunk, unpooled=unpooled, query=self.queries) for chunk in chunks] for chunks in split
+            [replace(chunk, pool_start=pool_start, query=self.queries) for chunk in chunks]
+            for chunks in split
         ]
 
-    def _count_unpooled(self, prompt: str) -> int:
+    def _count_skipped_tokens(self, prompt: str) -> int:
         return 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:

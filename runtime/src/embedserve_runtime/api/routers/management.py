@@ -28,7 +28,7 @@ async def selfcheck(request: Request) -> Response:
     problems = await find_problems(service)
     found = SelfCheck(
         vector_space=card.vector_space,
-        compute=service.engines[0].compute,
+        compute=service.engines[0].compute_precision,
         dimensions=card.pipeline.dimensions,
         outputs=[output.name.lower() for output in Output if output in card.outputs and output.name],
         problems=problems,

@@ -52,7 +52,7 @@ from embedserve_runtime.api.schemas.tei import (
     TokenizeBody,
     TokensBody,
 )
-from embedserve_runtime.engines.base import EngineFacts, ParityFacts
+from embedserve_runtime.engines.base import EngineDescription, MeasuredParity
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import compute_cosine_similarities
@@ -185,7 +185,7 @@ async def info(request: Request) -> Response:
         tokenization_workers=TOKENIZER_THREADS,
         version=VERSION,
         vector_space=card.vector_space,
-        compute=service.engines[0].compute,
+        compute=service.engines[0].compute_precision,
         parity=_describe_parity(service.engines[0].served_parity),
         dimensions=card.pipeline.dimensions,
         full_dimensions=card.pipeline.full_dimensions,
@@ -198,7 +198,7 @@ async def info(request: Request) -> Response:
     return BytesResponse(to_json(content), headers=space_headers(service))
 
 
-def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
+def _describe_engines(engines: Sequence[EngineDescription]) -> EngineBody:
     """Describe the engines, which are all of one kind."""
     first = engines[0]
     return EngineBody(
@@ -211,7 +211,7 @@ def _describe_engines(engines: Sequence[EngineFacts]) -> EngineBody:
     )
 
 
-def _describe_parity(parity: ParityFacts | None) -> ParityBody | None:
+def _describe_parity(parity: MeasuredParity | None) -> ParityBody | None:
     if parity is None:
         return None
     return ParityBody(

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, Int32Array, MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import (
+    EngineDescription,
+    FloatArray,
+    Int32Array,
+    MemoryStatus,
+    PackedBatch,
+)
 from embedserve_runtime.engines.grouping import choose_padded_sizes
 from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
 from embedserve_runtime.engines.results import Output, Results
@@ -47,12 +53,12 @@ class BundledOnnxEngine:
     """Runs a bundled ONNX file in one session, on any thread, one at a time."""
 
     # On a CPU the system ends a process that takes too much.
-    memory = MemoryFacts()
+    memory = MemoryStatus()
 
     def __init__(self, graph: BundledOnnx, hidden_size: int, threads: int) -> None:
         """Load the file. Raises ModelInvalid when ONNX Runtime cannot load the file."""
         alone = 1 if graph.runs_singly else None
-        self.facts = EngineFacts("onnx", "cpu", "as stored", threads=threads, max_sequences=alone)
+        self.description = EngineDescription("onnx", "cpu", "as stored", threads=threads, max_sequences=alone)
         self._graph = graph
         self.padding = 0
         self._hidden_size = hidden_size
@@ -183,7 +189,7 @@ class BundledOnnxRunner:
         self._logits = graph.rows_are == "logits"
         self._apply_dense = apply_dense
         self._engine = engine
-        self.engine = engine.facts
+        self.engine = engine.description
         self.recomputed = 0
 
     @property
@@ -191,7 +197,7 @@ class BundledOnnxRunner:
         return self._card
 
     @property
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> MemoryStatus:
         return self._engine.memory
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

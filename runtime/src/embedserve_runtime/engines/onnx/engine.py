@@ -10,12 +10,12 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import (
-    EngineFacts,
+    EngineDescription,
     FloatArray,
     Int32Array,
-    MemoryFacts,
+    MeasuredParity,
+    MemoryStatus,
     PackedBatch,
-    ParityFacts,
 )
 from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
@@ -34,19 +34,19 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
 # With several threads: those of one batch wait for each other after every operator, two batches do not (`Turns`).
-AT_ONCE = 2
+CONCURRENCY = 2
 # After a batch with a longer text the memory that it took is given back. The pages of 1,000 tokens are had again within
 # 1 % of the time that such a text takes; usual batches keep theirs.
 MAX_TOKENS_OF_KEPT_MEMORY = 1_024
 
 
 def describe_engine(
-    precision: str, threads: int | None, parity: ParityFacts | None = None, artifact: str | None = None
-) -> EngineFacts:
-    """Return the facts of an engine of ONNX Runtime. The arguments are those of `EngineFacts`."""
-    at_once = 1 if threads == 1 else AT_ONCE
-    return EngineFacts(
-        "onnx", "cpu", precision, parity=parity, threads=threads, at_once=at_once, artifact=artifact
+    precision: str, threads: int | None, parity: MeasuredParity | None = None, artifact: str | None = None
+) -> EngineDescription:
+    """Describe an engine of ONNX Runtime. The arguments are those of `EngineDescription`."""
+    concurrency = 1 if threads == 1 else CONCURRENCY
+    return EngineDescription(
+        "onnx", "cpu", precision, parity=parity, threads=threads, concurrency=concurrency, artifact=artifact
     )
 
 
@@ -54,18 +54,18 @@ class OnnxEngine:
     """One ONNX Runtime session. `forward` may be called from any thread, from several at a time."""
 
     # On a CPU the system ends a process that takes too much.
-    memory = MemoryFacts()
+    memory = MemoryStatus()
 
     def __init__(
         self,
         encoder: Encoder,
         session: onnxruntime.InferenceSession,
         *,
-        facts: EngineFacts,
+        description: EngineDescription,
     ) -> None:
         """session: of a graph as `graph.build` writes it."""
-        self.facts = facts
-        self._concurrent_session = ConcurrentSession(session, facts.threads)
+        self.description = description
+        self._concurrent_session = ConcurrentSession(session, description.threads)
         self._releasing_options = build_releasing_options()
         self._hides_tokens = takes_attention_mask([given.name for given in session.get_inputs()])
         self._hidden_size = encoder.hidden_size
@@ -84,20 +84,20 @@ class OnnxEngine:
                 "session.model_external_initializers_file_folder_path", str(folder)
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS)
-        return cls(encoder, session, facts=describe_engine("float32", threads))
+        return cls(encoder, session, description=describe_engine("float32", threads))
 
     @classmethod
     def load(
         cls,
         encoder: Encoder,
         file: Path,
-        facts: EngineFacts,
+        description: EngineDescription,
     ) -> OnnxEngine:
-        """Load a graph of `encoder` from a file. facts: of `describe_engine`. Raises ModelInvalid when ONNX Runtime
-        cannot."""
-        entries = BFLOAT16_PRODUCTS if facts.precision == "bfloat16" else {}
-        session = load_session(file, facts.threads or 0, entries)
-        return cls(encoder, session, facts=facts)
+        """Load a graph of `encoder` from a file. description: of `describe_engine`. Raises ModelInvalid when
+        ONNX Runtime cannot."""
+        entries = BFLOAT16_PRODUCTS if description.precision == "bfloat16" else {}
+        session = load_session(file, description.threads or 0, entries)
+        return cls(encoder, session, description=description)
 
     @property
     def hidden_size(self) -> int:

@@ -118,9 +118,9 @@ def lay_out(batch: PackedBatch, capacity: Capacity, into: NDArray[np.int32]) -> 
         ends[tokens:] = np.arange(tokens + 1, room + 1, dtype=np.int32)
     lasts[:sequences], origins[:sequences] = batch.cu_seqlens[1:], batch.cu_seqlens[:-1]
     firsts[:sequences] = batch.cu_seqlens[:-1]
-    if batch.unpooled is not None:
+    if batch.pool_starts is not None:
         # The last token always stays.
-        firsts[:sequences] += np.minimum(batch.unpooled, batch.lengths - 1)
+        firsts[:sequences] += np.minimum(batch.pool_starts, batch.lengths - 1)
     if sequences < capacity.sequences:
         # Rows that nobody reads: nothing is pooled into them.
         firsts[sequences:], lasts[sequences:], origins[sequences:] = 0, 0, 0

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import EngineFacts, FloatArray, MemoryFacts, PackedBatch, ParityFacts
+from embedserve_runtime.engines.base import (
+    EngineDescription,
+    FloatArray,
+    MeasuredParity,
+    MemoryStatus,
+    PackedBatch,
+)
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.devices import get_device_name, resolve_dtype, use_device
 from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
@@ -77,7 +83,7 @@ class TorchEngine:
         self.budget = MemoryBudget()
         self.kernel = choose_kernel(encoder, device, dtype, kernel)
         self.eight_bit = eight_bit
-        self.parity: ParityFacts | None = None
+        self.parity: MeasuredParity | None = None
         if eight_bit is not None:
             check_eight_bit(encoder, device, dtype, self.kernel, eight_bit)
         self._head: RowHead | None = None
@@ -122,16 +128,16 @@ class TorchEngine:
         return self._encoder.hidden_size
 
     @property
-    def facts(self) -> EngineFacts:
+    def description(self) -> EngineDescription:
         precision = self.eight_bit or str(self.dtype).removeprefix("torch.")
         attention = str(self.kernel)
         if self.kernel is KernelKind.FUSED and self._flash_from is not None:
             attention = f"fused, flash from {self._flash_from} tokens"
-        return EngineFacts("torch", get_device_name(self.device), precision, attention, self.parity)
+        return EngineDescription("torch", get_device_name(self.device), precision, attention, self.parity)
 
     @property
-    def memory(self) -> MemoryFacts:
-        return self.budget.facts
+    def memory(self) -> MemoryStatus:
+        return self.budget.status
 
     def prepare(
         self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None

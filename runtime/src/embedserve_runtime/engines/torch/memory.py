@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from embedserve_runtime.engines.base import MemoryFacts, PackedBatch
+from embedserve_runtime.engines.base import MemoryStatus, PackedBatch
 
 # Quiet time before a lowered budget doubles. A try that fails costs one forward pass and the allocator's cached blocks,
 # some tenths of a second: about 1 % of the time at the first wait, below 0.1 % at the longest.
@@ -83,9 +83,9 @@ class MemoryBudget:
         self._lowered: LoweredBudget | None = None
 
     @property
-    def facts(self) -> MemoryFacts:
+    def status(self) -> MemoryStatus:
         """The failures so far and the present limit. May be read from any thread."""
-        return MemoryFacts(self._failures, self._compute_max_tokens())
+        return MemoryStatus(self._failures, self._compute_max_tokens())
 
     def lower(self, batch: PackedBatch) -> None:
         """`batch` did not fit. A single sequence lowers nothing: it cannot be split."""
@@ -126,11 +126,11 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
     for first, last in pairwise(bounds):
         start, end = int(batch.cu_seqlens[first]), int(batch.cu_seqlens[last])
         types = None if batch.token_types is None else batch.token_types[start:end]
-        unpooled = None if batch.unpooled is None else batch.unpooled[first:last]
+        pool_starts = None if batch.pool_starts is None else batch.pool_starts[first:last]
         queries = None if batch.queries is None else batch.queries[first:last]
         attended = None if batch.attended_lengths is None else batch.attended_lengths[first:last]
         bounds_of_part = batch.cu_seqlens[first : last + 1] - start
         parts.append(
-            PackedBatch(batch.token_ids[start:end], bounds_of_part, types, unpooled, queries, attended)
+            PackedBatch(batch.token_ids[start:end], bounds_of_part, types, pool_starts, queries, attended)
         )
     return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.engines.base import EngineFacts, ParityFacts
+from embedserve_runtime.engines.base import EngineDescription, MeasuredParity
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from embedserve_runtime.engines.base import EngineFacts, ParityFacts
 def test_one_word_names_the_precision_and_the_converted_file(
     precision: str, artifact: str | None, want: str
 ) -> None:
-    assert EngineFacts("any", "cpu", precision, artifact=artifact).compute == want
+    assert EngineDescription("any", "cpu", precision, artifact=artifact).compute_precision == want
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def test_one_word_names_the_precision_and_the_converted_file(
     ],
 )
 def test_the_distance_is_told_of_what_runs_alone(measured: str | None, runs: str, is_told: bool) -> None:
-    parity = None if measured is None else ParityFacts(measured, "bfloat16", 0.9995, 0.9991, "texts.txt")
-    assert (EngineFacts("torch", "cuda", runs, parity=parity).served_parity is not None) is is_told
+    parity = None if measured is None else MeasuredParity(measured, "bfloat16", 0.9995, 0.9991, "texts.txt")
+    assert (EngineDescription("torch", "cuda", runs, parity=parity).served_parity is not None) is is_told

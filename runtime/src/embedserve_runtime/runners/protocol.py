@@ -1,4 +1,4 @@
-"""The protocol between the scheduler and the engines, free of models and engine libraries."""
+"""What the scheduler needs of a runner: something that runs packed batches, free of models and engine libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embedserve_runtime.engines.results import Output, Results
 
 
 @runtime_checkable
-class Engine(Protocol):
+class BatchRunner(Protocol):
     """Runs batches. Only the threads of its executor call it, one at a time. Raises EngineFailure."""
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
@@ -18,7 +18,7 @@ class Engine(Protocol):
 
 
 class InFlightBatch(Protocol):
-    """A batch that an engine has taken and whose results have not been read."""
+    """A batch that a runner has taken and whose results have not been read."""
 
     def results(self) -> Results:
         """Wait for the results. Called once, maybe while other batches are submitted. Raises EngineFailure."""
@@ -26,8 +26,8 @@ class InFlightBatch(Protocol):
 
 
 @runtime_checkable
-class AsyncEngine(Engine, Protocol):
-    """An engine that takes the next batch while it runs one."""
+class AsyncBatchRunner(BatchRunner, Protocol):
+    """A runner that accepts further batches while one runs."""
 
     @property
     def max_in_flight(self) -> int:
