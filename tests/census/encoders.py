@@ -10,7 +10,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel
 
-from tests.census import layouts, tokenizers
+from tests.census import jina, layouts, tokenizers
 from tests.census.tokenizers import MAX_TOKENS
 from tests.support.models import tiny
 
@@ -104,6 +104,9 @@ ENCODERS: Mapping[str, EncoderKind] = {
     "mpnet": EncoderKind("MPNet", tokenizers.save_wordpiece, ROBERTA),
     "roberta": EncoderKind("Roberta", tokenizers.save_roberta, ROBERTA),
     "xlm-roberta": EncoderKind("XLMRoberta", tokenizers.save_sentencepiece, ROBERTA),
+    "xlm-roberta-flash": EncoderKind(
+        "XLMRoberta", tokenizers.save_sentencepiece, ROBERTA, jina.publish_flash
+    ),
     "camembert": EncoderKind("Camembert", tokenizers.save_sentencepiece, ROBERTA),
     "modernbert": EncoderKind(
         "ModernBert",

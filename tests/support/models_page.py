@@ -144,11 +144,12 @@ TABLE = (
     ),
     FamilyRow(
         "jina-embeddings-v3",
+        ("jina_embeddings_v3", "xlm-roberta"),
         ("jina_embeddings_v3",),
-        ("jina_embeddings_v3",),
-        "the layout that transformers saves; task adapters in separate folders are not used",
-        "the layout of Jina's own code (`position_embedding_type: rotary`)",
-        ("jinaai/jina-embeddings-v3-hf",),
+        "the layout that transformers saves, in which task adapters are not used; that of "
+        "xlm-roberta-flash-implementation, with rotary positions or a table of positions",
+        "adapters inside the checkpoint; ALiBi",
+        ("jinaai/jina-embeddings-v3-hf", "jinaai/jina-reranker-v2-base-multilingual"),
         heads=("JinaEmbeddingsV3",),
     ),
     FamilyRow(

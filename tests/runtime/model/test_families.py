@@ -348,9 +348,14 @@ REFUSED: dict[str, tuple[Config, str]] = {
     "jina, positions": (JINA | {"position_embedding_type": "absolute"}, "position_embedding_type"),
     "jina, kind of MLP": (JINA | {"feed_forward_type": "original"}, "feed_forward_type = 'original'"),
     "jina code without norms": (JINA_CODE | {"use_qk_norm": False}, "use_qk_norm"),
-    "bert, rotary positions": (
-        BERT | {"model_type": "xlm-roberta", "position_embedding_type": "rotary"},
-        "position_embedding_type = 'rotary' is Jina's own code",
+    "jina's code of xlm-roberta, positions": (
+        BERT
+        | {
+            "model_type": "xlm-roberta",
+            "auto_map": {"AutoConfig": "configuration_xlm_roberta.XLMRobertaFlashConfig"},
+            "position_embedding_type": "alibi",
+        },
+        "position_embedding_type = 'alibi'",
     ),
     "albert, several groups": (
         BERT | {"model_type": "albert", "num_hidden_groups": 2},

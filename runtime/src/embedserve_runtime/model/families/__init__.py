@@ -34,6 +34,11 @@ def _describe_bert_or_jina(file: ModelFile) -> Encoder:
     return jina.describe(file) if jina.is_jina(file) else bert.describe(file)
 
 
+def _describe_xlm_roberta(file: ModelFile) -> Encoder:
+    """The code behind jina-embeddings-v3 also says "xlm-roberta"."""
+    return jina_v3.describe_flash(file) if jina_v3.is_flash(file) else bert.describe(file)
+
+
 FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
     {
         "albert": albert.describe,
@@ -59,7 +64,7 @@ FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
         "qwen3": qwen.describe,
         "roberta": bert.describe,
         "t5": t5.describe,
-        "xlm-roberta": bert.describe,
+        "xlm-roberta": _describe_xlm_roberta,
     }
 )
 
@@ -75,6 +80,8 @@ def describe(files: ModelFiles) -> Encoder:
     file = files.require("config.json")
     config = file.parse(_ModelType)
     family = FAMILIES.get(config.model_type)
+    if not config.model_type and jina_v3.is_flash(file):
+        family = jina_v3.describe_flash  # the first files of jina-embeddings-v3 have no model_type
     if config.model_type in OTHER_INPUTS:
         raise UnsupportedInputs(
             f"{file.path}: model_type {config.model_type!r} is not supported: {OTHER_INPUTS[config.model_type]}"

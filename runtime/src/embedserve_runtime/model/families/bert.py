@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,
     Embeddings,
@@ -74,11 +73,6 @@ NAMES = ParameterNames(
 def describe(file: ModelFile) -> Encoder:
     """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(BertConfig)
-    if config.position_embedding_type == "rotary":
-        raise UnsupportedArchitecture(
-            f"{path}: position_embedding_type = 'rotary' is Jina's own code, with its own tensors; supported is what "
-            "transformers saves of such a model (model_type jina_embeddings_v3)"
-        )
     if config.position_embedding_type != "absolute":
         raise unsupported_error(path, "position_embedding_type", config.position_embedding_type)
     if config.is_decoder:
