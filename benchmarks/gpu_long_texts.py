@@ -59,7 +59,7 @@ def measure(work: Work, folder: Path) -> None:
         except Exception as error:  # noqa: BLE001 -- a kernel that cannot run is a row of the result
             print(f"{work.shape.name:16} {name:6} cannot run: {type(error).__name__}: {error}", flush=True)
             continue
-        print(f"{work.shape.name:16} {name:6} attention: {loaded[name].facts.attention}", flush=True)
+        print(f"{work.shape.name:16} {name:6} attention: {loaded[name].description.attention}", flush=True)
     for lengths in work.lengths:
         batch = random_batch(lengths)
         vectors = {name: normalize(one.run(batch)) for name, one in loaded.items()}
