@@ -34,7 +34,7 @@ from embedserve_operator.kube.kinds import (
 from embedserve_operator.kube.permissions import CLUSTER_PERMISSIONS, SERVICE_PERMISSIONS, Permission
 from embedserve_operator.manifests.autoscaler import METRICS
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, hash_claim_name
-from embedserve_operator.settings import KedaSettings
+from embedserve_operator.settings import KedaSettings, LeaseSettings
 from embedserve_runtime.commands.arguments import build_parser as runtime_parser
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
@@ -137,7 +137,14 @@ def test_rights_are_the_least_that_work(template: Template) -> None:
     ]
     for rule in rules:
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert not {"secrets", "serviceaccounts", "roles", "clusterroles"} & set(rule["resources"])
+        assert not {"serviceaccounts", "roles", "clusterroles"} & set(rule["resources"])
+    on_secrets = [rule for rule in rules if "secrets" in rule["resources"]]
+    (role,) = [role for role in objects(rendered, "Role") if role["metadata"]["namespace"] == "system"]
+    assert all(rule in role["rules"] for rule in on_secrets), "in the operator's own namespace only"
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in on_secrets] == [
+        (["create"], None),
+        (["get"], ["embedserve-operator-pod-calls"]),
+    ]
     on_resource = [rule for rule in rules if "embedserve.dev" in rule["apiGroups"]]
     assert [(rule["resources"], rule["verbs"]) for rule in on_resource] == [
         (["embeddingservices"], ["list", "watch"]),
@@ -149,7 +156,8 @@ def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Templat
     (role,) = [role for role in objects(template(), "Role") if role["metadata"]["namespace"] == "system"]
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
     (deployment,) = objects(template(), "Deployment")
-    assert [rule["resourceNames"] for rule in named] == [[deployment["metadata"]["name"]]]
+    settings = LeaseSettings("system", deployment["metadata"]["name"])
+    assert [rule["resourceNames"] for rule in named] == [[settings.name], [settings.call_key_secret]]
 
 
 @pytest.mark.parametrize(

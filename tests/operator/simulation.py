@@ -11,14 +11,17 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from embedserve_operator.apply.call_keys import format_public_keys
+from embedserve_operator.apply.call_signer import CallSigner
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.caches import Caches
 from embedserve_operator.cache.cluster import ClusterCache
@@ -54,13 +57,14 @@ def controller_of(
     seconds: Callable[[], int] = lambda: NOW,
     *,
     clock: Callable[[], float] = time.monotonic,
+    operator_keys: str = "",
 ) -> Controller:
     """Of a process of the operator without watches. seconds: since 1970."""
     return Controller(
         Clients(kube, pod_client),
         Caches(store, ClusterCache(watches_nodes=False)),
         queue,
-        settings=SETTINGS,
+        settings=replace(SETTINGS, operator_keys=operator_keys),
         clock=Clock(lambda: datetime.fromtimestamp(seconds(), UTC), clock),
     )
 
@@ -83,6 +87,8 @@ class Simulation:
     unsound: frozenset[str] = frozenset()
     """Repositories whose pods come up and do not prove their vectors."""
     after_write: Callable[[], None] = lambda: None
+    admits: Callable[[Manifest, web.Request, bytes], bool] = lambda *_: True
+    """Whether a pod takes a call with this body."""
     died: asyncio.Event = field(default_factory=asyncio.Event)
     version: int = 0
 
@@ -167,6 +173,8 @@ class Simulation:
         address = request.transport.get_extra_info("sockname")[0]
         asked = next(one for one in self.of_kind(POD) if one["status"].get("podIP") == address)
         space = _space_of(asked)
+        if not self.admits(asked, request, await request.read()):
+            return web.json_response({"error": "this is not the operator"}, status=403)
         if request.method == "PUT":
             body = await request.json()
 
@@ -307,6 +315,9 @@ class Operator:
 
     simulation: Simulation
     pod_port: int
+    key: Ed25519PrivateKey | None = None
+    """What calls to pods are signed with; None signs none, as operators of before."""
+    generation: int = 1
 
     async def run(self, *, settles: bool = True, max_passes: int = 60) -> None:
         """A process, until nothing changes any more. Raises Killed when it ends before."""
@@ -315,6 +326,8 @@ class Operator:
             KubeClient(request_timeout=20) as kube,
             PodClient(tell_timeout=5, check_timeout=5, port=self.pod_port) as pod_client,
         ):
+            if self.key is not None:
+                pod_client.sign_with(CallSigner(self.key, lambda: self.generation, Clock()))
             for _ in range(max_passes):
                 before = self.simulation.writes
                 if settles:
@@ -331,7 +344,8 @@ class Operator:
         store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
         for (kind, _), stored in simulation.objects.items():
             store.put(kind, stored)
-        controller = controller_of(kube, store, queue, pod_client, lambda: simulation.now)
+        keys = "" if self.key is None else format_public_keys(self.key)
+        controller = controller_of(kube, store, queue, pod_client, lambda: simulation.now, operator_keys=keys)
         passing = asyncio.create_task(controller.reconcile(KEY))
         dying = asyncio.create_task(simulation.died.wait())
         await asyncio.wait((passing, dying), return_when=asyncio.FIRST_COMPLETED)

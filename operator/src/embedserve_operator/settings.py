@@ -62,6 +62,8 @@ class RenderSettings:
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER
     """User and group of the pods; None leaves them to the platform, which gives each namespace some of its own."""
+    operator_keys: str = ""
+    """The public keys of the operator, as a JSON Web Key Set; empty where nothing signs calls to pods."""
     mesh: Mesh | None = None
     """The service mesh whose sidecars pods may get."""
 
@@ -90,6 +92,11 @@ class LeaseSettings:
     """Time from the beginning of one renewal by a leader to that of the next, where the API server is not slower."""
     poll_interval: float = 1.0
     """Pause between the looks of a process that waits."""
+
+    @property
+    def call_key_secret(self) -> str:
+        """Name of the Secret with the key of calls to pods: who shares the Lease shares the key."""
+        return f"{self.name}-pod-calls"
 
     @property
     def attempt(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from embedserve_operator.clock import Clock
@@ -15,6 +17,7 @@ from embedserve_operator.process.lease import (
     LeaseStep,
     build_lease,
     choose_step,
+    compute_generation,
     observe_lease,
 )
 from embedserve_operator.settings import LeaseSettings
@@ -73,6 +76,25 @@ def test_taking_over_counts_and_renewing_does_not() -> None:
     assert (taken["leaseTransitions"], renewed["leaseTransitions"]) == (5, 4)
     assert taken["acquireTime"] == taken["renewTime"] == "2026-01-02T12:00:00.000000Z"
     assert renewed["acquireTime"] == "2020-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("before", "clock"),
+    [
+        pytest.param(lease("other"), NOON, id="of another holder"),
+        pytest.param(lease("other"), datetime(2019, 1, 1, tzinfo=UTC), id="by a clock that is late"),
+        pytest.param(lease(""), datetime(2020, 1, 1, tzinfo=UTC), id="at once"),
+        pytest.param(None, NOON, id="that somebody has deleted"),
+    ],
+)
+def test_each_leader_has_a_greater_generation_than_the_one_before(
+    before: Lease | None, clock: datetime
+) -> None:
+    step: LeaseStep = "create" if before is None else "take"
+    taken = Lease.parse(build_lease(before, SETTINGS, "me", clock, step))
+    renewed = Lease.parse(build_lease(taken, SETTINGS, "me", NOON + timedelta(hours=1), "renew"))
+    assert compute_generation(lease("other")) < compute_generation(taken)
+    assert compute_generation(taken) == compute_generation(renewed)
 
 
 def test_a_write_names_the_version_that_was_read_so_that_two_cannot_both_succeed() -> None:

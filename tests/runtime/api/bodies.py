@@ -13,6 +13,7 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.memory import RequestMemory
+from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.api.schemas import cohere, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.parsing import read_json
@@ -47,7 +48,8 @@ def request_models() -> list[type[ApiModel]]:
     context = ServerContext(
         Readiness(), "tiny", metrics.requests, build_page(metrics), RequestMemory(2**20, 2**24)
     )
-    applications = create_app(context, ServerSettings()), create_management_app(context, lambda _: None)
+    management = create_management_app(context, lambda _: None, OperatorCalls(None, ""))
+    applications = create_app(context, ServerSettings()), management
     found: dict[type[ApiModel], None] = {}
     for route in (route for application in applications for route in application.routes):
         if isinstance(route, JsonRoute) and (body := get_type_hints(route.endpoint).get("body")):

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from embedserve_runtime.api.api_keys import LOOK_SECONDS, ApiKeys
+from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.key_file import read_key_file
+from embedserve_runtime.api.watched_file import LOOK_SECONDS
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError, EmbedserveError, Unauthorized
 
 

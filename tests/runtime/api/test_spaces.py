@@ -15,6 +15,7 @@ import pytest
 from embedserve_runtime.api.app import create_app, create_management_app
 from embedserve_runtime.api.middleware import forwarding as forwarding_middleware
 from embedserve_runtime.api.middleware.forwarding import build_space_address
+from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.model.card import ModelCard
@@ -179,7 +180,7 @@ async def _managed(server: InProcessServer) -> AsyncIterator[httpx.AsyncClient]:
     def set_current(space: str) -> None:
         readiness.current_space = space
 
-    app = create_management_app(server.context, set_current)
+    app = create_management_app(server.context, set_current, OperatorCalls(None, ""))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://management") as client:
         yield client
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,6 +20,7 @@ from typing import Any, Literal, Self
 import aiohttp
 from pydantic import Field, StrictInt
 
+from embedserve_operator.apply.call_signer import CallSigner
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.kube.views.base import Count, Items, Maybe, Text, View
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
@@ -48,6 +51,8 @@ class PodClient:
         self._check_timeout = aiohttp.ClientTimeout(total=check_timeout)
         self._port = port
         self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._signer: CallSigner | None = None
+        self._may_call: Callable[[], bool] = lambda: True
         self._replies: dict[ObjectKey, dict[str, PodReplies]] = {}
 
     async def __aenter__(self) -> Self:
@@ -60,6 +65,14 @@ class PodClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
+
+    def sign_with(self, signer: CallSigner) -> None:
+        """Sign all calls from now on."""
+        self._signer = signer
+
+    def call_only_while(self, may_call: Callable[[], bool]) -> None:
+        """Call no pod while `may_call` returns False."""
+        self._may_call = may_call
 
     def get_replies(self, key: ObjectKey) -> Mapping[str, PodReplies]:
         """Return what has passed with the pods of a resource, by their runs."""
@@ -133,17 +146,31 @@ class PodClient:
         """Return the status and the text of the answer; 0 and the reason where there is no answer."""
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         url = f"http://{host}:{self._port}/{path}"
+        sent = None if body is None else json.dumps(body).encode()
+        headers = {} if sent is None else {"Content-Type": "application/json"}
         try:
-            async with (
-                self._places,
-                self._session.request(method, url, json=body, timeout=bound, allow_redirects=False) as answer,
-            ):
-                content = b""
-                while len(content) < _MAX_ANSWER_BYTES and (chunk := await answer.content.readany()):
-                    content += chunk
-                return answer.status, content.decode("utf-8", "replace")
+            async with self._places:
+                if not self._may_call():
+                    return 0, "nothing is sent: this process may no longer lead"
+                if self._signer is not None:
+                    headers["Authorization"] = self._signer.sign(
+                        method, f"/{path}", pod=pod.name, body=sent or b""
+                    )
+                request = self._session.request(
+                    method, url, data=sent, headers=headers, timeout=bound, allow_redirects=False
+                )
+                return await _read_answer(request)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return 0, _describe_connection_error(error)
+
+
+async def _read_answer(request: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> tuple[int, str]:
+    """Send a request; return the status and the text of the answer, of which no more than some is read."""
+    content = b""
+    async with request as answer:
+        while len(content) < _MAX_ANSWER_BYTES and (chunk := await answer.content.readany()):
+            content += chunk
+        return answer.status, content.decode("utf-8", "replace")
 
 
 def _describe_connection_error(error: Exception) -> str:

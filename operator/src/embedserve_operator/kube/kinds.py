@@ -49,6 +49,7 @@ SERVICE_MONITOR = "ServiceMonitor"
 SCALED_OBJECT = "ScaledObject"
 AUTOSCALER = "HorizontalPodAutoscaler"
 STORAGE_CLASS = "StorageClass"
+SECRET = "Secret"
 
 API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
     {
@@ -64,6 +65,7 @@ API_KINDS: Mapping[str, ApiKind] = MappingProxyType(
         "NetworkPolicy": ApiKind("networking.k8s.io", "v1", "networkpolicies"),
         CLAIM: ApiKind("", "v1", "persistentvolumeclaims"),
         "PodDisruptionBudget": ApiKind("policy", "v1", "poddisruptionbudgets"),
+        SECRET: ApiKind("", "v1", "secrets"),
         "Service": ApiKind("", "v1", "services"),
         POD: ApiKind("", "v1", "pods"),
         NODE: ApiKind("", "v1", "nodes", namespaced=False),

@@ -13,21 +13,28 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.resource import Resource
 
 FILE_NAME = "runtime.yaml"
+KEYS_FILE_NAME = "operator-keys.json"
+"""The file of the operator's public keys, which the runtime looks for beside its configuration file."""
 
 
 def build_config_map(resource: Resource, spec: EmbeddingServiceSpec, settings: RenderSettings) -> Manifest:
     """Return the ConfigMap of the pods' configuration."""
-    return build_file_config_map(resource, build_runtime_yaml(resource, spec, settings))
+    content = build_runtime_yaml(resource, spec, settings)
+    return build_file_config_map(resource, content, settings.operator_keys)
 
 
-def build_file_config_map(resource: Resource, content: str) -> Manifest:
-    """Return the ConfigMap of a configuration file."""
+def build_file_config_map(resource: Resource, content: str, operator_keys: str = "") -> Manifest:
+    """Return the ConfigMap of a configuration file, with the keys of the operator, if there are any.
+
+    The keys are not part of the name: running pods get others within a minute or two, without a restart.
+    """
     data = {FILE_NAME: content}
+    keys = {KEYS_FILE_NAME: operator_keys} if operator_keys else {}
     return add_fingerprint(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": build_metadata(resource, f"{resource.key.name}-{short_hash(data)}"),
-            "data": data,
+            "data": {**data, **keys},
         }
     )

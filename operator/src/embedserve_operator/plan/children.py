@@ -12,6 +12,7 @@ from embedserve_operator.manifests.service import build_service, build_space_ser
 from embedserve_operator.manifests.service_monitor import build_service_monitor
 from embedserve_operator.plan.evaluation import Evaluation
 from embedserve_operator.plan.model_volume import is_retained_claim
+from embedserve_operator.plan.operator_keys import build_mounted_config_maps
 from embedserve_operator.plan.pins import find_pins_in_use, plan_pin
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import build_scalers
@@ -65,7 +66,8 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
         ),
         build_service_monitor(resource, spec) if SERVICE_MONITOR in observed.cluster.optional_kinds else None,
     )
-    return tuple(child for child in found if child is not None)
+    children = tuple(child for child in found if child is not None)
+    return (*children, *build_mounted_config_maps(observed, settings, children))
 
 
 def _find_spaces_with_pods(rollout: Rollout) -> tuple[str, ...]:

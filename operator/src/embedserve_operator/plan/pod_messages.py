@@ -59,7 +59,8 @@ def plan_self_checks(
 
 def _plan_first_checks(observed: ObservedState, serving: str) -> tuple[SelfCheckRequest, ...]:
     pods = [pod for pod in observed.list_pods(serving) if pod.phase == "Ready" and pod.address]
-    asked = {pod.template_hash for pod in pods if pod.self_check is not None}
+    # A pod that did not answer, or has yet to be brought another key of the operator, is asked again.
+    asked = {pod.template_hash for pod in pods if pod.self_check is not None and not pod.self_check.problem}
     first = {pod.template_hash: pod for pod in reversed(pods) if pod.template_hash not in asked}
     return tuple(SelfCheckRequest(pod) for pod in first.values())
 

@@ -44,6 +44,9 @@ class Leadership:
     def is_leader(self) -> bool:
         return self._elector.is_leader()
 
+    def get_generation(self) -> int:
+        return self._elector.get_generation()
+
 
 @asynccontextmanager
 async def run_election(

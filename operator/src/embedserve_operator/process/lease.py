@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from embedserve_operator.clock import Clock
@@ -24,6 +24,8 @@ from embedserve_operator.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 
+_TICK = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_PAUSE = 0.05
 """The shortest pause between two looks at the Lease, in seconds."""
 
@@ -71,7 +73,7 @@ def build_lease(
     lease: Lease | None, settings: LeaseSettings, me: str, when: datetime, step: LeaseStep
 ) -> Manifest:
     """Return the Lease as this process writes it in order to create, take or renew it."""
-    stamp = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    stamp = _format_time(when)
     metadata: Manifest = {"name": settings.name, "namespace": settings.namespace}
     if lease is not None:
         metadata["resourceVersion"] = lease.metadata.resource_version
@@ -83,11 +85,41 @@ def build_lease(
         "spec": {
             "holderIdentity": me,
             "leaseDurationSeconds": int(settings.duration),
-            "acquireTime": before.acquire_time if step == "renew" else stamp,
+            "acquireTime": _choose_acquire_time(before, when, step),
             "renewTime": stamp,
             "leaseTransitions": before.lease_transitions + (step == "take"),
         },
     }
+
+
+def _choose_acquire_time(before: LeaseSpec, when: datetime, step: LeaseStep) -> str:
+    """Return since when the holder leads: later for each leader than for the one before, whatever their clocks say."""
+    known = _parse_time(before.acquire_time)
+    if known is None:
+        return _format_time(when)
+    return before.acquire_time if step == "renew" else _format_time(max(when, known + _TICK))
+
+
+def _format_time(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def compute_generation(lease: Lease | None) -> int:
+    """Return a number that is greater for each later leader: since when it leads, in microseconds since 1970; 0 where
+    that is not known.
+
+    The transitions that a Lease counts begin anew when somebody deletes it; time does not.
+    """
+    acquired = _parse_time(lease.spec.acquire_time) if lease is not None else None
+    return (acquired - _EPOCH) // _TICK if acquired is not None else 0
 
 
 def _read_version(lease: Lease | None) -> str | None:
@@ -145,6 +177,10 @@ class LeaderElector:
     def is_leader(self) -> bool:
         """Return whether this process holds the Lease, as far as its own clock can tell."""
         return self._clock() < self._renewed + self._settings.deadline
+
+    def get_generation(self) -> int:
+        """Return a number that is greater for each later leader."""
+        return compute_generation(self._seen.lease if self._seen is not None else None)
 
     async def renew(self) -> None:
         """Renew the Lease until that fails for too long, or the process under it is not alive; ends only with

@@ -7,15 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import kopf
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from embedserve_operator.adapter.registrar import Registrar
 from embedserve_operator.api.types import build_class_selector
+from embedserve_operator.apply.call_keys import format_public_keys, load_call_key
+from embedserve_operator.apply.call_signer import CallSigner
 from embedserve_operator.apply.pod_client import PodClient
 from embedserve_operator.cache.audit import WATCHED_KINDS, Audit
 from embedserve_operator.cache.caches import Caches
@@ -25,7 +29,7 @@ from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.cache.placement import PlacementIndex
 from embedserve_operator.cache.watches import build_registry, build_watch_settings
 from embedserve_operator.clock import Clock
-from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, WatchFailedError
+from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, SettingsError, WatchFailedError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ObjectKey
@@ -83,6 +87,7 @@ async def run_operator(settings: RunSettings) -> int:
             ) as elector,
         ):
             kube.write_only_while(elector.is_leader)
+            pod_client.call_only_while(elector.is_leader)
             metrics.watch_value("leader", elector.is_leader)
             if not await _run_unless_stopped(stop, elector.acquire()):
                 return 0
@@ -106,12 +111,17 @@ async def _work_as_leader(
     tasks = [asyncio.create_task(elector.renew(), name="keep the Lease")]
     components = _build_components(settings, clients.kube, monitors)
     try:
-        opening = asyncio.create_task(_fill_caches(clients.kube, components), name="fill the caches")
+        opening = asyncio.create_task(_open(settings, clients.kube, components), name="open")
         try:
             await _wait_for_first(stop, *tasks, opening)
         finally:
             await _cancel_tasks([opening])
         if not stop.is_set():
+            key = opening.result()
+            clients.pod_client.sign_with(CallSigner(key, elector.get_generation, Clock()))
+            settings = replace(
+                settings, render=replace(settings.render, operator_keys=format_public_keys(key))
+            )
             tasks += _start_tasks(settings, clients, components, monitors, stop)
             await _wait_for_first(stop, *tasks)
         return 0 if stop.is_set() else 1
@@ -121,7 +131,7 @@ async def _work_as_leader(
     except WatchFailedError as error:
         log.error("a watch has failed, and all are begun anew by a new process: %s", error)
         return 1
-    except ApiError as error:
+    except (ApiError, SettingsError) as error:
         log.error("cannot work: %s", error)
         return 1
     finally:
@@ -227,17 +237,18 @@ async def _restore_signal_handlers(ready: asyncio.Event, stop: asyncio.Event) ->
     await stop.wait()
 
 
-async def _fill_caches(kube: KubeClient, components: _Components) -> None:
+async def _open(settings: RunSettings, kube: KubeClient, components: _Components) -> Ed25519PrivateKey:
     """Fill the caches as soon as there is an API server that knows the resource: kopf would never serve a kind
-    that appears after its start.
+    that appears after its start. Return the key of calls to pods.
     """
+    lease = settings.lease
     reported = ""
     while True:
         try:
             if await kube.serves(RESOURCE):
                 await components.namespaces.choose()
                 await components.audit.fill()
-                return
+                return await load_call_key(kube, lease.namespace, lease.call_key_secret)
             message = "the CustomResourceDefinition of EmbeddingService is not installed"
         except RefusedError:
             raise
@@ -259,7 +270,7 @@ async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, Non
         await _cancel_tasks([task])
 
 
-async def _wait_for_first(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+async def _wait_for_first(stop: asyncio.Event, *tasks: asyncio.Task[Any]) -> None:
     """Wait for the stop event or for the end of one of the tasks, whose error is raised."""
     stopping = asyncio.create_task(_wait_for(stop), name="wait for the order to stop")
     try:
@@ -275,7 +286,7 @@ async def _wait_for(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def _cancel_tasks(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     for task in tasks:

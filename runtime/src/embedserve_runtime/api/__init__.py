@@ -19,6 +19,8 @@ error_response         errors as answers
 routes                 the paths, with their metric labels and error dialects
 memory, json_limits, content_encoding    bounds of bodies
 api_keys               which requests may come in
+operator_calls         which calls of the management port are the operator's
+watched_file           files that are read again when they change
 self_check             whether the vectors are sound
 openapi                API keys in the OpenAPI document
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,19 +12,14 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from embedserve_runtime.api.key_file import ApiKey, hash_key, read_key_file
-from embedserve_runtime.errors import EmbedserveError, RouteForbidden, Unauthorized
-
-log = logging.getLogger(__name__)
-
-LOOK_SECONDS = 1.0
-"""How often the file of keys is looked at while requests come."""
+from embedserve_runtime.api.watched_file import WatchedFile
+from embedserve_runtime.errors import RouteForbidden, Unauthorized
 
 
 class ApiKeys:
     """The keys that a server accepts; without any, and without a file of them, no key is needed.
 
-    A file is read again when it has changed, at most every LOOK_SECONDS. What cannot be read changes nothing: the keys
-    that were there before stay valid.
+    A file is read again when it has changed; while it cannot be read, the keys that were there before stay valid.
     """
 
     def __init__(
@@ -39,7 +33,8 @@ class ApiKeys:
         """clock: monotonic, in seconds. now: the time of day, by which keys end."""
         self._keys = tuple(ApiKey(hash_key(key.get_secret_value())) for key in keys)
         self._now = now
-        self._file = None if file is None else _KeyFile(file, clock)
+        none: tuple[ApiKey, ...] = ()
+        self._file = None if file is None else WatchedFile(file, "API keys", read_key_file, none, clock)
 
     def __bool__(self) -> bool:
         """Whether a key is needed."""
@@ -53,7 +48,7 @@ class ApiKeys:
         """
         if not self:
             return None
-        known = self._keys if self._file is None else (*self._keys, *self._file.get_keys())
+        known = self._keys if self._file is None else (*self._keys, *self._file.get())
         scheme, _, given_key = headers.get(b"authorization", b"").partition(b" ")
         given = hash_key(given_key.strip())
         # Digests have the same length, and all are compared in any case, so the time reveals nothing about a key.
@@ -68,42 +63,3 @@ class ApiKeys:
                 f"the API key {key.name!r} is not for {route}, only for {', '.join(key.routes)}"
             )
         return key, matches[0], len(known)
-
-
-class _KeyFile:
-    """Holds the keys of a file, as it is now."""
-
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path = path
-        self._clock = clock
-        self._keys: tuple[ApiKey, ...] = ()
-        self._version: tuple[int, ...] | None = None
-        self._due = clock()
-
-    def get_keys(self) -> tuple[ApiKey, ...]:
-        now = self._clock()
-        if now >= self._due:
-            self._due = now + LOOK_SECONDS
-            self._refresh()
-        return self._keys
-
-    def _refresh(self) -> None:
-        version = self._read_version()
-        if version == self._version:
-            return
-        self._version = version
-        try:
-            keys = read_key_file(self._path)
-        except EmbedserveError as error:
-            log.error("the API keys stay what they were: %s", error.message)
-            return
-        self._keys = keys
-        log.info("API keys read", extra={"file": str(self._path), "count": len(keys)})
-
-    def _read_version(self) -> tuple[int, ...]:
-        """Return what differs once the file has been written again or replaced; empty where there is none."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

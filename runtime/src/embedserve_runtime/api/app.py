@@ -20,6 +20,7 @@ from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
 from embedserve_runtime.api.openapi import describe_keys
+from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers import (
     cohere,
@@ -69,10 +70,12 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
     return app
 
 
-def create_management_app(context: ServerContext, set_current: Callable[[str], None]) -> FastAPI:
+def create_management_app(
+    context: ServerContext, set_current: Callable[[str], None], operator_calls: OperatorCalls
+) -> FastAPI:
     """The application of the management port.
 
-    set_current: sets in all front ends which vector space the service's name stands for.
+    set_current: sets in all front ends which vector space the service's name stands for. operator_calls: says who may.
     """
     app = FastAPI(
         title="Embedserve management",
@@ -86,6 +89,7 @@ def create_management_app(context: ServerContext, set_current: Callable[[str], N
     )
     app.state.context = context
     app.state.set_current = set_current
+    app.state.operator_calls = operator_calls
     _add_routes(app, (management.router, health.health_router, health.probe_router))
     add_exception_handlers(app)
     return app

@@ -45,6 +45,12 @@ class BodyTimeout(RequestError):
     reason = "BodyTimeout"
 
 
+class CallRefused(RequestError):
+    """A call to the management port is not that of the leading operator."""
+
+    reason = "CallRefused"
+
+
 class RouteNotFound(RequestError):
     reason = "RouteNotFound"
 
@@ -98,6 +104,7 @@ TABLE: dict[type[EmbedserveError], HttpError] = {
     UnsupportedEncoding: HttpError(415, "Validation", _INVALID, "validation"),
     BodyTooLarge: HttpError(413, "Validation", _INVALID, "validation"),
     BodyTimeout: HttpError(408, "Validation", _INVALID, "validation"),
+    CallRefused: HttpError(403, "Validation", "permission_error", "unauthorized"),
     RouteNotFound: HttpError(404, "Validation", _INVALID, "validation"),
     MethodNotAllowed: HttpError(405, "Validation", _INVALID, "validation"),
     # Errors of start-up cannot come up in a request; if one does, it is a bug.

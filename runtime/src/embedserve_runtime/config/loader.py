@@ -21,6 +21,9 @@ from embedserve_runtime.config.model import ModelSettings
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.errors import ConfigError
 
+OPERATOR_KEYS_FILE = "operator-keys.json"
+"""Where the operator's public keys are, beside the configuration file."""
+
 
 class RuntimeConfig(BaseSettings):
     """All settings, frozen after the start."""
@@ -80,9 +83,12 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
         raise ConfigError(
             f"configuration{f' {file}' if file else ''}: {_describe_problems(error)}"
         ) from error
-    return RuntimeConfig.model_construct(
-        **{name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
-    )
+    values = {name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
+    if file is not None and loaded.server.operator_keys_file is None:
+        values["server"] = loaded.server.model_copy(
+            update={"operator_keys_file": file.parent / OPERATOR_KEYS_FILE}
+        )
+    return RuntimeConfig.model_construct(**values)
 
 
 def _read_file(file: Path) -> dict[str, Any]:

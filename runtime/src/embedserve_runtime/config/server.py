@@ -76,6 +76,12 @@ class ServerSettings(SettingsGroup):
         description="File with further such keys, separated by commas or blanks, or a document with a name, routes, an "
         "end and rates for each (docs/clients.md); it is read again when it changes.",
     )
+    operator_keys_file: Path | None = Field(
+        default=None,
+        description="File with the public keys (a JSON Web Key Set) of the operator that may call `PUT /current` and "
+        "`GET /selfcheck` on the management port; it is read again when it changes. Without the file, whoever reaches "
+        "the port may call. None: `operator-keys.json` beside the configuration file.",
+    )
     client_header: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9-]{1,100}$",

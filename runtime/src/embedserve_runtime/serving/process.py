@@ -27,6 +27,7 @@ import uvloop
 from embedserve_runtime.api.app import create_management_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.key_file import read_key_file
+from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.nodes import pin_to_one_node
 from embedserve_runtime.cpu.quota import usable_cpus
@@ -162,7 +163,9 @@ class _ServerProcess:
     def _open_management(self, context: ServerContext) -> HttpServer | None:
         if not self._management:
             return None
-        app = create_management_app(context, self._set_current_space)
+        # Kubernetes gives a pod its own name as that of the host.
+        calls = OperatorCalls(self._config.server.operator_keys_file, socket.gethostname())
+        app = create_management_app(context, self._set_current_space, calls)
         return HttpServer(app, self._management, ConnectionMetrics(self._metrics.requests))
 
     def _open_front_end(self, context: ServerContext) -> FrontEnd:

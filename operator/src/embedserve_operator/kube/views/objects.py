@@ -86,6 +86,12 @@ class ConfigMap(Object):
     data: TextMap
 
 
+class Secret(Object):
+    """Holds what is read of the operator's own Secret."""
+
+    data: TextMap = Field(repr=False)
+
+
 class ServiceSpec(View):
     """Holds what is read of the spec of a Service."""
 

@@ -9,6 +9,7 @@ from embedserve_runtime.api.schemas.base import ApiModel
 _ERRORS = {
     400: "The input is empty, or the body is not JSON.",
     401: "There is no API key, or a wrong one; the body is empty on TEI's routes.",
+    403: "The API key is not for this route; on the management port, the call is not the operator's.",
     408: "The body did not arrive in time.",
     409: "The request insists on another vector space.",
     413: "The body is too large.",

@@ -8,8 +8,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from embedserve_runtime.api.context import get_server_context, get_service
+from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.json_route import JsonRoute
+from embedserve_runtime.api.operator_calls import OperatorCall, OperatorCalls
 from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
@@ -18,11 +19,14 @@ from embedserve_runtime.api.schemas.tei import ErrorBody
 from embedserve_runtime.api.self_check import find_problems
 from embedserve_runtime.engines.results import Output
 
-router = APIRouter(route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 422, 503))
+router = APIRouter(
+    route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 403, 422, 503)
+)
 
 
 @router.get("/selfcheck", summary="Whether the vectors are sound", response_model=SelfCheck)
 async def selfcheck(request: Request) -> Response:
+    _check_caller(request, is_change=False)
     service = get_service(request)
     card = service.card
     problems = await find_problems(service)
@@ -46,10 +50,19 @@ async def get_current(request: Request) -> Response:
 )
 async def put_current(request: Request, body: CurrentBody) -> Response:
     """Set the vector space that the service's name stands for. Idempotent."""
+    _check_caller(request, is_change=True)
     get_service(request)
     set_current: Callable[[str], None] = request.app.state.set_current
     set_current(body.vector_space)
     return _answer_current(request)
+
+
+def _check_caller(request: Request, *, is_change: bool) -> None:
+    """Raises CallRefused for a call that is not the leading operator's."""
+    context = get_context(request)
+    calls: OperatorCalls = request.app.state.operator_calls
+    authorization = context.headers.get(b"authorization", b"")
+    calls.check(OperatorCall(request.method, request.url.path, context.body, authorization, is_change))
 
 
 def _answer_current(request: Request) -> Response:
