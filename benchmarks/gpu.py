@@ -36,7 +36,7 @@ from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MINILM, MODERNBERT, QWEN3, 
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import PooledHead
@@ -135,7 +135,7 @@ class Loaded:
         precision: torch.dtype | EightBit,
         kernel: KernelKind | None = None,
     ) -> None:
-        self._engine = TorchEngine(encoder, weights, DEVICE, precision, kernel=kernel)
+        self._engine = TorchEngine(encoder, weights, DEVICE, precision, ForwardOptions(kernel))
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
         self.description = self._engine.description
 

@@ -15,7 +15,7 @@ import torch
 from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
-from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
 from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
@@ -70,7 +70,7 @@ def test_every_attention_that_can_run_a_form_gives_the_hidden_states_of_the_cpu(
     encoder = encoder_of(LAYERS[form])
     weights = saved(tmp_path, encoder)
     try:
-        engine = TorchEngine(encoder, weights, CUDA, dtype, kernel=kernel)
+        engine = TorchEngine(encoder, weights, CUDA, dtype, ForwardOptions(kernel))
     except UnsupportedArchitecture as error:
         assert "cannot run" in str(error)  # noqa: PT017
         return
@@ -101,7 +101,7 @@ def test_fused_embeddings_and_final_norm_give_the_hidden_states_of_the_cpu(tmp_p
     embeddings, final_norm = OUTER[form]
     encoder = encoder_of((replace(LAYER, placement=NormPlacement.PRE),), embeddings, final_norm)
     weights = saved(tmp_path, encoder)
-    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=KernelKind.FUSED)
+    engine = TorchEngine(encoder, weights, CUDA, torch.bfloat16, ForwardOptions(KernelKind.FUSED))
     assert (
         compute_cosines(engine.forward(random_batch()), forward(encoder, weights)).min()
         >= SIXTEEN_BIT_MIN_COSINE
@@ -341,7 +341,7 @@ def test_long_texts_through_flash_attn_4_have_the_hidden_states_of_our_own_atten
         pytest.skip(reason)
     weights = saved(tmp_path, encoder)
     flash, ours = (
-        TorchEngine(encoder, weights, CUDA, torch.bfloat16, kernel=kernel)
+        TorchEngine(encoder, weights, CUDA, torch.bfloat16, ForwardOptions(kernel))
         for kernel in (KernelKind.FLASH, KernelKind.FUSED)
     )
     assert flash.description.attention == "flash"

@@ -17,7 +17,7 @@ from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConf
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
-from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample
+from embedserve_runtime.parity.eight_bit import build_sample
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import AsyncFallbackRunner
 from tests.runtime.pipelines.folders import tokens_of
@@ -81,7 +81,7 @@ def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
     facts = runner.engine
     assert facts.precision == runs
     assert facts.parity is not None
-    assert (facts.parity.min_cosine >= MIN_COSINE) == (runs == precision)
+    assert (facts.parity.min_cosine >= EngineSettings().min_cosine) == (runs == precision)
     assert (facts.served_parity is not None) == (runs == precision)
     if runs != precision:
         batch = build_sample(runner.card)

@@ -18,6 +18,7 @@ from embedserve_runtime.engines.torch.fused.hopper import (
     HopperProduct,
     find_hopper_obstacle,
 )
+from embedserve_runtime.engines.torch.fused.smoothing import SmoothedNorm
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.model.activations import Activation
@@ -153,7 +154,7 @@ def test_a_deferred_residual_is_normed_where_it_is_added(
     weight, shift, bias = (torch.randn(256, device=CUDA) for _ in range(3))
     norm = Normalization(kind, 1e-6, weight, shift if kind is NormKind.LAYER else None)
     want = result(left, right, bias, -1, False) + norm(sums.float())
-    _, residual = normalize_to_eight_bit(sums, norm, EightBit.INT8)
+    _, residual = normalize_to_eight_bit(sums, SmoothedNorm(norm, norm), EightBit.INT8)
     assert residual.sums is sums
     product = HopperProduct(right.values, add_norm_bias(norm, bias))
     product(left.values, sums, residual=residual, eight=sides(left, right))

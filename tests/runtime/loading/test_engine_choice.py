@@ -17,7 +17,7 @@ from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading.engine_choice import choose_engine
-from embedserve_runtime.loading.runners import open_engines
+from embedserve_runtime.loading.engines import open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

@@ -8,6 +8,8 @@ from pydantic import Field, PositiveInt
 
 from embedserve_runtime.config.base import SettingsGroup
 
+Share = Annotated[float, Field(ge=-1, le=1)]
+
 
 class EngineSettings(SettingsGroup):
     """How the forward pass runs."""
@@ -23,6 +25,11 @@ class EngineSettings(SettingsGroup):
         "float32 without one; 16 bit on a GPU. onnx runs float32, and what an artifact has published; float32 and a "
         "warning where it lacks the one asked for. fp8 and int8 on a GPU: products in 8 bit, if the vectors stay close "
         "enough to those in 16 bit.",
+    )
+    min_cosine: Share = Field(
+        default=0.999,
+        description="fp8 and int8 on a GPU: least cosine of a text's vector to that in 16 bit, on a text set at start. "
+        "Below it the model runs in 16 bit. The default is nearer than neighbours in a large collection are.",
     )
     attention: Literal["auto", "fused", "flash", "varlen", "grouped"] = Field(
         default="auto",
@@ -45,7 +52,6 @@ class EngineSettings(SettingsGroup):
 
 
 ConvertedPrecision = Literal["float32", "float16", "int8"]
-Share = Annotated[float, Field(ge=-1, le=1)]
 
 
 class ParitySettings(SettingsGroup):

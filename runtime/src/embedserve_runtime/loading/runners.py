@@ -18,10 +18,11 @@ from embedserve_runtime.engines.onnx.artifacts import (
     find_artifact,
 )
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
-from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.loading.assembly import build_runners, load_heads, open_bundled_runner
+from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.loading.assembly import build_runners, open_bundled_runner
+from embedserve_runtime.loading.eight_bit import list_routed_cards, settle_precision
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
-from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
+from embedserve_runtime.loading.engines import open_engines
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
@@ -31,14 +32,11 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.corpus import PARITY_TEXTS_NAME
-from embedserve_runtime.parity.eight_bit import MIN_COSINE, build_sample, measure_parity
-from embedserve_runtime.runners.base import EncoderRunner, Runner
+from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import FP32Fallback, add_fallback
 from embedserve_runtime.sources import open_model
 
 log = logging.getLogger(__name__)
-
-EIGHT_BIT = ("fp8", "int8")
 
 
 def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
@@ -66,12 +64,12 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         check_static(config.engine)
     hides, converted = card.has_attention_mask, _load_variant(card, config)
     with _use_stored_kernels(card, config):
-        settings, parity = _settle_precision(card, tensors, config.engine)
+        settings, eight_bit = settle_precision(card, tensors, config.engine)
 
         def open_encoder_engines(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
             if converted is not None and encoder is card.encoder:
                 return converted
-            return open_engines(encoder, weights, settings, has_attention_mask=hides, parity=parity)
+            return open_engines(encoder, weights, settings, has_attention_mask=hides, eight_bit=eight_bit)
 
         runners = build_runners(card, tensors, open_encoder_engines)
     if all(runner.engine.precision == "float32" for runner in runners) or is_table(card):
@@ -81,16 +79,11 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
     return [add_fallback(runner, fallback) for runner in runners]
 
 
-def _list_routed_cards(card: ModelCard) -> list[ModelCard]:
-    """Return the card for documents, and that for queries where they have an encoder of their own."""
-    return [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
-
-
 def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
     """Return a context in which the torch engine takes compiled kernels from the store and keeps new ones there."""
     encoders = [
         route.encoder
-        for route in _list_routed_cards(card)
+        for route in list_routed_cards(card)
         if not isinstance(route.body, StaticTable | WordTable)
     ]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
@@ -111,55 +104,6 @@ def _load_fallback_runner(
         return open_engines(encoder, weights, fallback, has_attention_mask=card.has_attention_mask)
 
     return build_runners(card, tensors, open_encoder_engines)[0]
-
-
-def _settle_precision(
-    card: ModelCard, tensors: ModelTensors, settings: EngineSettings
-) -> tuple[EngineSettings, MeasuredParity | None]:
-    """Settings that ask for 8 bit ask for 16 where the vectors of a text set would be too far from those in 16; and how
-    far they are, None where 8 bit is not asked for."""
-    if settings.precision not in EIGHT_BIT:
-        return settings, None
-    encoders = [
-        route
-        for route in _list_routed_cards(card)
-        if not isinstance(route.body, StaticTable | WordTable)
-        and choose_engine(route.encoder, settings) == "torch"
-    ]
-    if not encoders:
-        return settings, None
-    measured = [_measure_parity(route, tensors, settings) for route in encoders]
-    parity = min(measured, key=lambda one: one.min_cosine)
-    told = {"precision": settings.precision, "least_cosine": parity.min_cosine, "floor": MIN_COSINE}
-    if parity.min_cosine >= MIN_COSINE:
-        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
-        return settings, parity
-    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
-    return settings.model_copy(update={"precision": "auto"}), parity
-
-
-def _measure_parity(card: ModelCard, tensors: ModelTensors, settings: EngineSettings) -> MeasuredParity:
-    """Return the parity of an encoder in 8 bit with itself in 16 bit, on one device."""
-    checkpoint = open_encoder_tensors(card, tensors)
-    weights, heads, hides = (
-        Weights(card.encoder, checkpoint),
-        load_heads(card, tensors, checkpoint),
-        card.has_attention_mask,
-    )
-    runners = [
-        EncoderRunner(
-            card,
-            open_engines(
-                card.encoder,
-                weights,
-                settings.model_copy(update={"devices": 1, "precision": precision}),
-                has_attention_mask=hides,
-            )[0],
-            heads,
-        )
-        for precision in (settings.precision, "auto")
-    ]
-    return measure_parity(runners[0], runners[1], build_sample(card))
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
@@ -212,40 +156,3 @@ def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Va
             extra={"asked": asked},
         )
     return None if artifact is None or variant is None else (artifact, variant)
-
-
-def open_engines(
-    encoder: Encoder,
-    weights: Weights,
-    settings: EngineSettings,
-    *,
-    has_attention_mask: bool = False,
-    parity: MeasuredParity | None = None,
-) -> Sequence[EncoderEngine]:
-    """The engine that the settings ask for, once a device, with the weights loaded.
-
-    has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended`). parity:
-    of 8 bit, where that was measured. Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
-    """
-    threads = settings.threads or usable_cpus()
-    if choose_engine(encoder, settings) == "onnx":
-        return [OnnxEngine.build(encoder, weights, threads, has_attention_mask=has_attention_mask)]
-    attention = settings.attention
-    if has_attention_mask and attention not in ("auto", "grouped"):
-        raise UnsupportedArchitecture(
-            f"engine.attention: {attention} sees all tokens, and queries of this model have some that are not to be "
-            "seen; set it to auto or grouped"
-        )
-    attention = "grouped" if has_attention_mask else attention
-    # Imported here: torch is an extra, and importing it takes longer than loading a small model.
-    from embedserve_runtime.engines.torch.devices import find_devices, limit_threads
-    from embedserve_runtime.engines.torch.engine import TorchEngine
-
-    limit_threads(threads)
-    engines = [
-        TorchEngine.open(encoder, weights, device, settings.precision, attention=attention)
-        for device in find_devices(settings.devices)
-    ]
-    for engine in engines:
-        engine.parity = parity
-    return engines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, MeasuredParity, PackedBatch
@@ -12,21 +14,32 @@ from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.parity.corpus import PARITY_TEXTS_NAME, choose_evenly, read_parity_texts
+from embedserve_runtime.parity.corpus import (
+    PARITY_TEXTS_NAME,
+    choose_evenly,
+    read_calibration_texts,
+    read_parity_texts,
+)
 from embedserve_runtime.parity.measures import weight_cosines
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
-# Below, 8 bit is refused: neighbours in a large collection are nearer to each other than this.
-MIN_COSINE = 0.999
 # Tokens of all texts together, which run as one batch.
 SAMPLE_TOKENS = 8192
 
 
 def build_sample(card: ModelCard) -> PackedBatch:
     """Build a batch of texts of the corpus, tokenized as the model gets them."""
-    tokenizer = TextTokenizer.from_card(card)
-    texts = tokenizer.encode(read_parity_texts(), "", TruncationRules(truncate=True))
+    return _build_batch(card, read_parity_texts())
+
+
+def build_calibration(card: ModelCard) -> PackedBatch:
+    """Build a batch of the texts that ranges are taken from, none of which is measured."""
+    return _build_batch(card, read_calibration_texts())
+
+
+def _build_batch(card: ModelCard, corpus: Sequence[str]) -> PackedBatch:
+    texts = TextTokenizer.from_card(card).encode(corpus, "", TruncationRules(truncate=True))
     return PackedBatch.pack([texts[number] for number in choose_evenly([*map(len, texts)], SAMPLE_TOKENS)])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.engines.base import (
     EngineDescription,
     FloatArray,
@@ -56,6 +58,23 @@ FUSED = (KernelKind.FUSED, KernelKind.FLASH)
 MAX_CONCURRENT_EIGHT_BIT_TOKENS = 2048
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardOptions:
+    """How an engine runs its encoder.
+
+    kernel: the attention to take; None takes the fastest that can run the encoder. calibration: texts that products in
+    8 bit are calibrated on. streamed: each forward pass reads the weights of a layer when it is its turn and keeps
+    none, for a model that has no room on the device; with kernels that are not fused.
+    """
+
+    kernel: KernelKind | None = None
+    calibration: PackedBatch | None = None
+    streamed: bool = False
+
+
+DEFAULT_OPTIONS = ForwardOptions()
+
+
 class TorchEngine:
     """One encoder on one device. May be called from any thread, one at a time."""
 
@@ -65,14 +84,13 @@ class TorchEngine:
         weights: Weights,
         device: torch.device,
         precision: torch.dtype | EightBit,
-        *,
-        kernel: KernelKind | None = None,
+        options: ForwardOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Read the weights onto `device`.
 
         precision: of weights, products and hidden states; norms, rotary positions and softmax stay in float32. In 8 bit
-        are the large products alone, all else is in what `auto` is on the device. kernel: the attention to take; None
-        takes the fastest that can run the encoder. Raises UnsupportedArchitecture where what is asked for cannot be.
+        are the large products alone, all else is in what `auto` is on the device. Raises UnsupportedArchitecture where
+        what is asked for cannot be.
         """
         eight_bit = precision if isinstance(precision, EightBit) else None
         dtype = resolve_dtype("auto", device) if isinstance(precision, EightBit) else precision
@@ -81,7 +99,7 @@ class TorchEngine:
         self.device = device
         self.dtype = dtype
         self.budget = MemoryBudget()
-        self.kernel = choose_kernel(encoder, device, dtype, kernel)
+        self.kernel = choose_kernel(encoder, device, dtype, options.kernel)
         self.eight_bit = eight_bit
         self.parity: MeasuredParity | None = None
         if eight_bit is not None:
@@ -94,14 +112,16 @@ class TorchEngine:
         parameters = Parameters(weights, device, dtype)
         with torch.inference_mode(), use_device(device):
             if self.kernel in FUSED:
-                self._flash_from = settle_flash_length(encoder, parameters, kernel)
+                self._flash_from = settle_flash_length(encoder, parameters, options.kernel)
                 flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is there only beside CUDA.
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
-                self._fused = FusedEncoder.build(encoder, parameters, eight_bit=eight_bit, flash=flash)
+                self._fused = FusedEncoder.build(
+                    encoder, parameters, eight_bit=eight_bit, texts=options.calibration, flash=flash
+                )
             else:
-                self._eager = PackedEncoder(encoder, parameters, self.kernel)
+                self._eager = PackedEncoder(encoder, parameters, self.kernel, streamed=options.streamed)
         # The widest form decides how sequences are grouped; nearly all encoders have one.
         widths = [layer.attention.heads * layer.attention.head_size for layer in encoder.layers]
         self._group_width = max(widths, default=1) if self.kernel is KernelKind.GROUPED else None
@@ -113,15 +133,14 @@ class TorchEngine:
         encoder: Encoder,
         weights: Weights,
         device: torch.device,
-        precision: str,
-        *,
-        attention: str,
+        settings: EngineSettings,
+        calibration: PackedBatch | None = None,
     ) -> TorchEngine:
-        """Open the engine as the settings name things. precision: of a dtype, `auto`, or 8 bit. attention: a kind of
-        kernel, or `auto`."""
-        kernel = None if attention == "auto" else KernelKind(attention)
-        eight_bit = EightBit(precision) if precision in tuple(EightBit) else None
-        return cls(encoder, weights, device, eight_bit or resolve_dtype(precision, device), kernel=kernel)
+        """Open the engine with the precision and the attention of the settings. calibration: as in `ForwardOptions`."""
+        kernel = None if settings.attention == "auto" else KernelKind(settings.attention)
+        asked = settings.precision
+        precision = EightBit(asked) if asked in tuple(EightBit) else resolve_dtype(asked, device)
+        return cls(encoder, weights, device, precision, ForwardOptions(kernel, calibration))
 
     @property
     def hidden_size(self) -> int:

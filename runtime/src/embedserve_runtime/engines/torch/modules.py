@@ -5,6 +5,9 @@ Nothing here knows about batches of padded sequences; only the attention kernel 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,16 +20,27 @@ from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
 
 
-class PackedEncoder:
-    """Packed tokens to packed final hidden states."""
+class ActivationObserver(Protocol):
+    """Is shown what the products of a layer read, (tokens, hidden)."""
 
-    def __init__(self, encoder: Encoder, parameters: Parameters, kind: KernelKind) -> None:
-        kernels = AttentionKernels(encoder, parameters, kind)
+    def observe_attention_input(self, rows: Tensor) -> None: ...
+
+    def observe_mlp_input(self, rows: Tensor) -> None: ...
+
+
+class PackedEncoder:
+    """Packed tokens to packed final hidden states.
+
+    streamed: each forward pass reads the layers from the checkpoint, one at a time, and keeps none: for a pass or two
+    of a model that has no room on the device.
+    """
+
+    def __init__(
+        self, encoder: Encoder, parameters: Parameters, kind: KernelKind, *, streamed: bool = False
+    ) -> None:
+        layers = _StreamedLayers(encoder, parameters, kind)
         self._embeddings = PackedEmbeddings(encoder, parameters)
-        self._layers = [
-            PackedLayer(layer, parameters, kernels, f"layers.{number}")
-            for number, layer in enumerate(encoder.layers)
-        ]
+        self._layers: Iterable[PackedLayer] = layers if streamed else [*layers]
         self._final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
         # Layers of one rotary form share its table, and a forward looks its positions up once.
         forms = [layer.attention.rotary for layer in encoder.layers]
@@ -35,11 +49,29 @@ class PackedEncoder:
         self._turn_of_layer = [None if form is None else distinct.index(form) for form in forms]
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
+        return self.run(tokens, [None] * len(self._turn_of_layer))
+
+    def run(self, tokens: PackedTokens, observers: Iterable[ActivationObserver | None]) -> Tensor:
+        """As a call. observers: of each layer."""
         rotary_tables = [rotary.select(tokens.positions) for rotary in self._rotary_tables]
         hidden = self._embeddings(tokens)
-        for layer, number in zip(self._layers, self._turn_of_layer, strict=True):
-            hidden = layer(hidden, tokens, None if number is None else rotary_tables[number])
+        for layer, number, observer in zip(self._layers, self._turn_of_layer, observers, strict=True):
+            rotary = None if number is None else rotary_tables[number]
+            hidden = layer(hidden, tokens, rotary, observer)
         return _normalize(hidden, self._final_norm)
+
+
+class _StreamedLayers:
+    """The layers of an encoder, each of which is read when it is its turn."""
+
+    def __init__(self, encoder: Encoder, parameters: Parameters, kind: KernelKind) -> None:
+        self._encoder = encoder
+        self._parameters = parameters
+        self._kernels = AttentionKernels(encoder, parameters, kind)
+
+    def __iter__(self) -> Iterator[PackedLayer]:
+        for number, layer in enumerate(self._encoder.layers):
+            yield PackedLayer(layer, self._parameters, self._kernels, f"layers.{number}")
 
 
 class PackedEmbeddings:
@@ -84,20 +116,33 @@ class PackedLayer:
         after_convolution = None if layer.convolution is None else layer.norm
         self._convolution_norm = parameters.load_optional_norm(after_convolution, f"{name}.convolution.norm")
 
-    def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
+    def __call__(
+        self,
+        hidden: Tensor,
+        tokens: PackedTokens,
+        rotary: RotaryTable | None,
+        observer: ActivationObserver | None = None,
+    ) -> Tensor:
         norms = self._norms
+        rows = hidden if self._placement is NormPlacement.POST else _normalize(hidden, norms.attention)
+        if observer is not None:
+            observer.observe_attention_input(rows)
+        branch = self._attention(rows, tokens, rotary)
         if self._placement is NormPlacement.POST:
-            branch = self._attention(hidden, tokens, rotary)
             if norms.attention_inner is not None:
                 branch = norms.attention_inner(hidden + branch)
             attended = _normalize(hidden + branch, norms.attention)
+            if observer is not None:
+                observer.observe_mlp_input(attended)
             output = norms.mlp(attended + self._mlp(attended))
             if self._convolution is None:
                 return output
             return _normalize(output + self._convolution(hidden, tokens), self._convolution_norm)
-        branch = self._attention(_normalize(hidden, norms.attention), tokens, rotary)
         hidden = hidden + _normalize(branch, norms.attention_post)
-        return hidden + _normalize(self._mlp(norms.mlp(hidden)), norms.mlp_post)
+        rows = norms.mlp(hidden)
+        if observer is not None:
+            observer.observe_mlp_input(rows)
+        return hidden + _normalize(self._mlp(rows), norms.mlp_post)
 
 
 def _normalize(value: Tensor, norm: Normalization | None) -> Tensor:

@@ -2,19 +2,21 @@
 
 Norms give 8 bit alone: where they come after the branches, the kernel that adds to the residual computes its norm
 again. Where the device has e4m3 and a norm limits the values, attention writes e4m3 (`quantizing`); elsewhere its
-output product is in 16 bit.
+output product is in 16 bit. Rows behind a norm are smoothed where texts have shown their ranges (`smoothing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.engines.torch.activation_ranges import LayerRanges, observe_ranges
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 from embedserve_runtime.engines.torch.fused.eight_bit import EightBitProduct, ProductEpilogue
@@ -23,9 +25,10 @@ from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenState
 from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES, FoldedValues
 from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAttention, SharedTables
+from embedserve_runtime.engines.torch.fused.smoothing import SmoothedNorm, smooth
 from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, EightBit
 from embedserve_runtime.engines.torch.fused.weights import LayerWeights
-from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
 
@@ -68,10 +71,11 @@ class EightBitProducts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EightBitPostNorms:
-    """Norms after the branches, in 8 bit and deferred. output_adds: the output product has added the residual."""
+    """Norms after the branches, in 8 bit and deferred. mlp: read by the next layer, which it is smoothed for; None in
+    the last one. output_adds: the output product has added the residual."""
 
-    attention: Normalization
-    mlp: Normalization
+    attention: SmoothedNorm
+    mlp: SmoothedNorm | None
     kind: EightBit
     output_adds: bool
 
@@ -80,6 +84,7 @@ class EightBitPostNorms:
         return HiddenStates(*normalize_to_eight_bit(branch, self.attention, self.kind, residual=residual))
 
     def normalize_after_mlp(self, branch: Tensor, _: Hidden8) -> Hidden8:
+        assert self.mlp is not None  # the last layer has `LastPostNorms`
         return HiddenStates(*normalize_to_eight_bit(branch, self.mlp, self.kind))
 
 
@@ -88,12 +93,13 @@ class LastPostNorms:
     """Norms of the last layer, whose result is in 16 bit."""
 
     norms: EightBitPostNorms
+    mlp: Normalization
 
     def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
         return self.norms.normalize_after_attention(branch, hidden)
 
     def normalize_after_mlp(self, branch: Tensor, _: Hidden8) -> Tensor:
-        return add_and_normalize(branch, self.norms.mlp)
+        return add_and_normalize(branch, self.mlp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,8 +107,8 @@ class EightBitPreNorms:
     """Norms before the branches, in 8 bit; the residual is float32. following: the norm that the next layer begins
     with."""
 
-    mlp: Normalization
-    following: Normalization
+    mlp: SmoothedNorm
+    following: SmoothedNorm
     kind: EightBit
 
     def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
@@ -116,7 +122,7 @@ class EightBitPreNorms:
 class LastPreNorms:
     """Norms of the last layer, whose result is the residual."""
 
-    mlp: Normalization
+    mlp: SmoothedNorm
     kind: EightBit
 
     def normalize_after_attention(self, branch: Tensor, hidden: Hidden8) -> Hidden8:
@@ -128,7 +134,7 @@ class LastPreNorms:
         return add_and_normalize(branch, None, residual=residual, keep=residual)
 
 
-def add_and_norm(branch: Tensor, hidden: Hidden8, norm: Normalization, kind: EightBit) -> Hidden8:
+def add_and_norm(branch: Tensor, hidden: Hidden8, norm: SmoothedNorm, kind: EightBit) -> Hidden8:
     """Add the branch to the residual, in place; the rows are the norm of that."""
     residual = hidden.residual
     assert isinstance(residual, Tensor)  # no norm is deferred
@@ -152,10 +158,27 @@ class ValueCentering:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LayerInput:
+    """What is known of the rows that a layer is given.
+
+    norm: whose result they are, if any; deferred where norms come after. ranges: of what its products read, None where
+    no texts have shown them.
+    """
+
+    norm: Normalization | None
+    ranges: LayerRanges | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedLayer8:
-    """A layer but for what its norms give, which depends on the layer behind it."""
+    """A layer but for what its norms give, which depends on the layer that follows it.
+
+    before_attention, before_mlp: the norms whose rows its products read, None where there is none.
+    """
 
     norms: LayerNorms
+    before_attention: SmoothedNorm | None
+    before_mlp: SmoothedNorm
     products: EightBitProducts
     attention: FusedSelfAttention
     centering: ValueCentering | None
@@ -167,10 +190,8 @@ class LoadedLayer8:
         shared: SharedTables,
         name: str,
         kind: EightBit,
-        *,
-        before: Normalization | None,
+        given: LayerInput,
     ) -> LoadedLayer8:
-        """before: the norm of what the layer gets, if any; deferred where norms come after."""
         parameters = shared.parameters
         weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
         norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
@@ -178,18 +199,27 @@ class LoadedLayer8:
         folded, joint = None, weights.joint
         output: Linear | EightBitProduct = weights.output
         # Of what queries, keys and values are made of: it limits the values.
-        norm = before if after else norms.attention or before
-        if norm is not None and inner is EightBit.FP8:
-            folded = FoldedValues.fold(joint, weights.output, layer.attention, norm, kind)
+        norm = given.norm if after else norms.attention or given.norm
+        before_attention = None
+        if norm is not None:
+            # Embeddings that a layer reads without a norm of its own are the residual too, and stay as they are.
+            is_residual = not after and norms.attention is None
+            peaks = None if given.ranges is None or is_residual else given.ranges.attention
+            before_attention, joint = smooth(norm, joint, peaks)
+        between = norms.attention if after else norms.mlp
+        assert between is not None  # `find_eight_bit_obstacle` names the others
+        before_mlp, up = smooth(between, weights.up, None if given.ranges is None else given.ranges.mlp)
+        if before_attention is not None and inner is EightBit.FP8:
+            folded = FoldedValues.fold(joint, weights.output, layer.attention, before_attention.rows, kind)
             joint = folded.joint
-            epilogue = ProductEpilogue(residual_norm=before if after else None)
+            epilogue = ProductEpilogue(residual_norm=given.norm if after else None)
             output = EightBitProduct(folded.output, dtype, kind=inner, epilogue=epilogue)
         activated = ProductEpilogue(mlp.activation, mlp.gated)
         added = ProductEpilogue(residual_norm=norms.attention if after else None)
         products = EightBitProducts(
             queries_keys_values=EightBitProduct(joint, dtype, kind=kind),
             of_attended=output,
-            up=EightBitProduct(weights.up, dtype, kind=kind, epilogue=activated),
+            up=EightBitProduct(up, dtype, kind=kind, epilogue=activated),
             of_inner=EightBitProduct(weights.down, dtype, kind=inner, epilogue=added),
             inner_kind=inner,
             adds_residual=after,
@@ -203,12 +233,12 @@ class LoadedLayer8:
             f"{name}.attention",
             dtype=None if centering is None else DTYPES[inner],
         )
-        return cls(norms, products, attention, centering)
+        return cls(norms, before_attention, before_mlp, products, attention, centering)
 
-    def build_post_norms(self, kind: EightBit) -> EightBitPostNorms:
-        assert self.norms.attention is not None  # `find_eight_bit_obstacle` names the others
+    def build_post_norms(self, kind: EightBit, following: LoadedLayer8 | None) -> EightBitPostNorms:
         output_adds = isinstance(self.products.of_attended, EightBitProduct)
-        return EightBitPostNorms(self.norms.attention, self.norms.mlp, kind, output_adds)
+        mlp = None if following is None else following.before_attention
+        return EightBitPostNorms(self.before_mlp, mlp, kind, output_adds)
 
 
 def choose_inner_kind(kind: EightBit, device: torch.device) -> EightBit:
@@ -223,7 +253,7 @@ class PostNormEmbeddings:
     """Embeddings whose norm, if they have one, is deferred."""
 
     tables: EmbeddingTables
-    norm: Normalization | None
+    norm: SmoothedNorm | None
     kind: EightBit
 
     def __call__(self, batch: DeviceBatch) -> Hidden8:
@@ -238,12 +268,12 @@ class PreNormEmbeddings:
     """Embeddings in float32, and what the norm of the first layer makes of them."""
 
     tables: EmbeddingTables
-    norm: Normalization | None
+    norm: SmoothedNorm | None
     kind: EightBit
 
     def __call__(self, batch: DeviceBatch) -> Hidden8:
         hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
-        rows = hidden if norm is None else add_and_normalize(hidden, norm, dtype=self.tables.words.dtype)
+        rows = hidden if norm is None else add_and_normalize(hidden, norm.rows, dtype=self.tables.words.dtype)
         return HiddenStates(QuantizedRows.quantize(rows, self.kind), hidden)
 
 
@@ -265,18 +295,29 @@ class LastLayerEnd:
 
 
 def build_eight_bit_stack(
-    encoder: Encoder, parameters: Parameters, tables: EmbeddingTables, shared: SharedTables, kind: EightBit
+    encoder: Encoder,
+    shared: SharedTables,
+    tables: EmbeddingTables,
+    kind: EightBit,
+    texts: PackedBatch | None,
 ) -> LayerStack[Hidden8]:
-    """Build the layers, whose values have no means on a sample of tokens."""
+    """Build the layers. texts: show the ranges of activations and the means of values; without them nothing is
+    smoothed, and the means are those of random tokens."""
+    parameters = shared.parameters
+    ranges: Sequence[LayerRanges | None] = [None] * len(encoder.layers)
+    if texts is not None:
+        ranges = observe_ranges(encoder, parameters, texts)
     after = all(layer.placement is NormPlacement.POST for layer in encoder.layers)
     loaded: list[LoadedLayer8] = []
     before = tables.norm
-    for number, layer in enumerate(encoder.layers):
-        loaded.append(LoadedLayer8.load(layer, shared, f"layers.{number}", kind, before=before))
+    for number, (layer, of_layer) in enumerate(zip(encoder.layers, ranges, strict=True)):
+        given = LayerInput(before, of_layer)
+        loaded.append(LoadedLayer8.load(layer, shared, f"layers.{number}", kind, given))
         before = loaded[-1].norms.mlp if after else None
     build = build_post_norm_layers if after else build_pre_norm_layers
     embed, layers, last = build(tables, loaded, kind)
-    calibrate(embed, [*layers, last], [one.centering for one in loaded], sample(encoder, parameters.device))
+    batch = copy_to_device(sample_tokens(encoder) if texts is None else texts, parameters.device)
+    calibrate(embed, [*layers, last], [one.centering for one in loaded], batch)
     final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
     return LayerStack(embed, layers, LastLayerEnd(last, final_norm, tables.words.dtype))
 
@@ -287,11 +328,18 @@ Embed8 = Callable[[DeviceBatch], Hidden8]
 def build_post_norm_layers(
     tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
 ) -> tuple[Embed8, list[Layer8], LastLayer8]:
-    *others, last = loaded
+    last = loaded[-1]
     return (
-        PostNormEmbeddings(replace(tables, norm=None), tables.norm, kind),
-        [FusedLayer(one.products, one.attention, one.build_post_norms(kind)) for one in others],
-        FusedLayer(last.products, last.attention, LastPostNorms(last.build_post_norms(kind))),
+        PostNormEmbeddings(replace(tables, norm=None), loaded[0].before_attention, kind),
+        [
+            FusedLayer(one.products, one.attention, one.build_post_norms(kind, following))
+            for one, following in pairwise(loaded)
+        ],
+        FusedLayer(
+            last.products,
+            last.attention,
+            LastPostNorms(last.build_post_norms(kind, None), last.norms.mlp),
+        ),
     )
 
 
@@ -299,16 +347,16 @@ def build_pre_norm_layers(
     tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
 ) -> tuple[Embed8, list[Layer8], LastLayer8]:
     """Build the layers, each of which ends with the norm that the next one begins with."""
-    *others, last = loaded
-    first, *following = [one.norms.attention for one in loaded]
+    first, last = loaded[0], loaded[-1]
     layers: list[Layer8] = []
-    for one, norm in zip(others, following, strict=True):
+    for one, following in pairwise(loaded):
+        norm = following.before_attention
         assert norm is not None  # `find_eight_bit_obstacle` names the others
-        layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.norms.mlp, norm, kind)))
+        layers.append(FusedLayer(one.products, one.attention, EightBitPreNorms(one.before_mlp, norm, kind)))
     return (
-        PreNormEmbeddings(tables, first, kind),
+        PreNormEmbeddings(tables, None if first.norms.attention is None else first.before_attention, kind),
         layers,
-        FusedLayer(last.products, last.attention, LastPreNorms(last.norms.mlp, kind)),
+        FusedLayer(last.products, last.attention, LastPreNorms(last.before_mlp, kind)),
     )
 
 
@@ -328,9 +376,9 @@ def calibrate(
         hidden = layer(hidden, batch)
 
 
-def sample(encoder: Encoder, device: torch.device) -> DeviceBatch:
+def sample_tokens(encoder: Encoder) -> PackedBatch:
     """Make a batch of random tokens."""
     length = min(SAMPLE_LENGTH, encoder.max_tokens)
     shape = SAMPLE_TOKENS // length, length
     ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
-    return copy_to_device(PackedBatch.pack([*ids]), device)
+    return PackedBatch.pack([*ids])

@@ -12,8 +12,8 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
 from embedserve_runtime.engines.torch.fused.kernels import eight_bit as kernels
 from embedserve_runtime.engines.torch.fused.quantizing import DTYPES
+from embedserve_runtime.engines.torch.fused.smoothing import SmoothedNorm
 from embedserve_runtime.engines.torch.fused.support import EightBit
-from embedserve_runtime.engines.torch.parameters import Normalization
 from embedserve_runtime.model.architecture import NormKind
 
 KINDS = {EightBit.FP8: 1, EightBit.INT8: 2}
@@ -54,20 +54,22 @@ class QuantizedRows:
 
 def normalize_to_eight_bit(
     branch: Tensor,
-    norm: Normalization,
+    norm: SmoothedNorm,
     kind: EightBit,
     *,
     residual: Tensor | DeferredLayerNorm | None = None,
     keep: Tensor | None = None,
 ) -> tuple[QuantizedRows, DeferredLayerNorm]:
-    """norm(residual + branch) in 8 bit, and deferred. keep: where the sum goes, which may be an input; None for the
-    branch's place."""
+    """norm(residual + branch), smoothed in 8 bit and exact as deferred.
+
+    keep: where the sum goes, which may be an input; None for the branch's place.
+    """
     (count, width), total = branch.shape, branch if keep is None else keep
     rows = QuantizedRows.empty(branch, kind)
     factors, shifts = (torch.empty_like(rows.scales) for _ in range(2))
     deferred = residual if isinstance(residual, DeferredLayerNorm) else None
     residual_bias = None if deferred is None else deferred.norm.bias
-    block = triton.next_power_of_2(width)
+    block, smoothed = triton.next_power_of_2(width), norm.rows
     programs = NORMS_TOGETHER * torch.cuda.get_device_properties(branch.device).multi_processor_count
     kernel: Callable[..., object] = kernels.add_norm[(min(count, programs),)]
     kernel(
@@ -77,8 +79,8 @@ def normalize_to_eight_bit(
         residual_shifts=None if deferred is None else deferred.shifts,
         residual_weight=None if deferred is None else deferred.norm.weight,
         residual_bias=residual_bias,
-        weight=norm.weight,
-        bias=norm.bias,
+        weight=smoothed.weight,
+        bias=smoothed.bias,
         total=None if residual is None else total,
         eight=rows.values,
         scales=rows.scales,
@@ -87,14 +89,14 @@ def normalize_to_eight_bit(
         shifts=shifts,
         rows=count,
         width=width,
-        eps=norm.eps,
+        eps=smoothed.eps,
         ADD=residual is not None,
         DEFERRED=deferred is not None,
         DEFERRED_BIAS=residual_bias is not None,
-        RMS=norm.kind is NormKind.RMS,
-        BIAS=norm.bias is not None,
+        RMS=smoothed.kind is NormKind.RMS,
+        BIAS=smoothed.bias is not None,
         EIGHT=KINDS[kind],
         BLOCK=block,
         num_warps=max(1, block // 1024),
     )
-    return rows, DeferredLayerNorm(total, factors, shifts, norm)
+    return rows, DeferredLayerNorm(total, factors, shifts, norm.exact)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.eight_bit_layers import build_eight_bit_stack
 from embedserve_runtime.engines.torch.fused.self_attention import SharedTables
@@ -45,14 +46,18 @@ class FusedEncoder:
         parameters: Parameters,
         *,
         eight_bit: EightBit | None = None,
+        texts: PackedBatch | None = None,
         flash: bool = False,
     ) -> FusedEncoder:
-        """eight_bit: of the products, None for 16 bit. flash: batches that have bounds go through flash-attn-4, in the
-        layers whose form it has."""
+        """Build the form that is fastest for the description.
+
+        eight_bit: of the products, None for 16 bit. texts: what 8 bit is calibrated on. flash: batches that have bounds
+        go through flash-attn-4, in the layers whose form it has.
+        """
         tables = EmbeddingTables.load(encoder, parameters)
         shared = SharedTables(encoder, parameters, flash=flash)
         if eight_bit is not None:
-            return cls(build_eight_bit_stack(encoder, parameters, tables, shared, eight_bit))
+            return cls(build_eight_bit_stack(encoder, shared, tables, eight_bit, texts))
         loaded = [
             LoadedLayer.load(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)

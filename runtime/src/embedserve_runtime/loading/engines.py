@@ -1,0 +1,67 @@
+"""Opens the engines of one encoder, as the settings ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from embedserve_runtime.config import EngineSettings
+from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity, PackedBatch
+from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.loading.engine_choice import choose_engine
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.checkpoint import Weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EightBitSetup:
+    """What is settled about 8 bit before engines are opened.
+
+    parity: to 16 bit, where that was measured. calibrations: the texts that each encoder's products are calibrated on.
+    """
+
+    parity: MeasuredParity | None = None
+    calibrations: Sequence[tuple[Encoder, PackedBatch]] = field(default_factory=tuple)
+
+    def find_calibration(self, encoder: Encoder) -> PackedBatch | None:
+        return next((texts for one, texts in self.calibrations if one is encoder), None)
+
+
+def open_engines(
+    encoder: Encoder,
+    weights: Weights,
+    settings: EngineSettings,
+    *,
+    has_attention_mask: bool = False,
+    eight_bit: EightBitSetup | None = None,
+) -> Sequence[EncoderEngine]:
+    """Open the engine that the settings ask for, once a device, with the weights loaded.
+
+    has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended`). Raises
+    UnsupportedArchitecture, and ConfigError for devices that are not there.
+    """
+    threads = settings.threads or usable_cpus()
+    if choose_engine(encoder, settings) == "onnx":
+        return [OnnxEngine.build(encoder, weights, threads, has_attention_mask=has_attention_mask)]
+    if has_attention_mask:
+        if settings.attention not in ("auto", "grouped"):
+            raise UnsupportedArchitecture(
+                f"engine.attention: {settings.attention} sees all tokens, and queries of this model have some that are "
+                "not to be seen; set it to auto or grouped"
+            )
+        settings = settings.model_copy(update={"attention": "grouped"})
+    # Imported here: torch is an extra, and importing it takes longer than loading a small model.
+    from embedserve_runtime.engines.torch.devices import find_devices, limit_threads
+    from embedserve_runtime.engines.torch.engine import TorchEngine
+
+    limit_threads(threads)
+    calibration = None if eight_bit is None else eight_bit.find_calibration(encoder)
+    engines = [
+        TorchEngine.open(encoder, weights, device, settings, calibration)
+        for device in find_devices(settings.devices)
+    ]
+    for engine in engines:
+        engine.parity = None if eight_bit is None else eight_bit.parity
+    return engines
