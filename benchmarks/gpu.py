@@ -36,12 +36,11 @@ from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MINILM, MODERNBERT, QWEN3, 
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
+from embedserve_runtime.engines.torch.engine import DEFAULT_OPTIONS, ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward, Needs
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.host_transfer import PendingArray
-from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
@@ -133,9 +132,9 @@ class Loaded:
         weights: Weights,
         shape: Shape | Trained,
         precision: torch.dtype | EightBit,
-        kernel: KernelKind | None = None,
+        options: ForwardOptions = DEFAULT_OPTIONS,
     ) -> None:
-        self._engine = TorchEngine(encoder, weights, DEVICE, precision, ForwardOptions(kernel))
+        self._engine = TorchEngine(encoder, weights, DEVICE, precision, options)
         self._engine.prepare(PooledHead([shape.pooling], [], DEVICE))
         self.description = self._engine.description
 
@@ -219,7 +218,8 @@ def compile_kernels(case: Case, folder: Path) -> None:
     """All that `measure` runs in 16 or 8 bit, into the compiler's folder. In a process of its own."""
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
-    loaded = Loaded(encoder, weights, case.shape, case.eight_bit or torch.bfloat16)
+    options = ForwardOptions(calibration=case.shape.calibration_batch(folder))
+    loaded = Loaded(encoder, weights, case.shape, case.eight_bit or torch.bfloat16, options)
     for work in case.works:
         loaded.run(random_batch(work.lengths))
 
@@ -255,7 +255,8 @@ def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterat
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
     stored = next(weights.read_tensors())[1].dtype.name
-    loaded = Loaded(encoder, weights, shape, case.eight_bit or torch.bfloat16)
+    options = ForwardOptions(calibration=shape.calibration_batch(folder))
+    loaded = Loaded(encoder, weights, shape, case.eight_bit or torch.bfloat16, options)
     ready = time.perf_counter()
     cosine = _parity(loaded, Loaded(encoder, weights, shape, torch.float32), shape.parity_batch(folder))
     print(

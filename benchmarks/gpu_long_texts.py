@@ -23,6 +23,7 @@ from benchmarks.command_line import add_selection, parser_of
 from benchmarks.gpu import BURST_SECONDS, Loaded, rate
 from benchmarks.gpu_shapes import BGE_M3, MODERNBERT, QWEN3, Lengths, Shape
 from benchmarks.packing import random_batch
+from embedserve_runtime.engines.torch.engine import ForwardOptions
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
@@ -55,7 +56,7 @@ def measure(work: Work, folder: Path) -> None:
     loaded: dict[str, Loaded] = {}
     for name, kernel in KERNELS.items():
         try:
-            loaded[name] = Loaded(encoder, weights, work.shape, torch.bfloat16, kernel)
+            loaded[name] = Loaded(encoder, weights, work.shape, torch.bfloat16, ForwardOptions(kernel))
         except Exception as error:  # noqa: BLE001 -- a kernel that cannot run is a row of the result
             print(f"{work.shape.name:16} {name:6} cannot run: {type(error).__name__}: {error}", flush=True)
             continue

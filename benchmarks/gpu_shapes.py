@@ -30,14 +30,16 @@ from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
+from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.parity.eight_bit import build_sample
+from embedserve_runtime.parity.eight_bit import build_calibration, build_sample
 from tests.support.models import minilm_folder
 
 Lengths = NDArray[np.int64]
 VOCABULARY = 30_522
 PARITY_LENGTHS = log_uniform(32, 5, 500)
+CALIBRATION_LENGTHS = log_uniform(24, 5, 500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Shape:
         """What 16 and 8 bit are compared on."""
         return random_batch(PARITY_LENGTHS)
 
+    def calibration_batch(self, _: Path) -> PackedBatch:
+        """What 8 bit is calibrated on."""
+        return random_batch(CALIBRATION_LENGTHS)
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -78,7 +84,14 @@ class Trained:
 
     def parity_batch(self, folder: Path) -> PackedBatch:
         """The texts that the server compares them on at start."""
-        return build_sample(read_card(folder, "local", ModelSettings(source=str(folder))))
+        return build_sample(self._read_card(folder))
+
+    def calibration_batch(self, folder: Path) -> PackedBatch:
+        """The texts that the server calibrates 8 bit on at start."""
+        return build_calibration(self._read_card(folder))
+
+    def _read_card(self, folder: Path) -> ModelCard:
+        return read_card(folder, "local", ModelSettings(source=str(folder)))
 
 
 def _shape(
