@@ -58,9 +58,15 @@ ANSWERS = [
         id="sound",
     ),
     pytest.param(
-        {"vector_space": SPACE, "compute": "int8@1f0c54d0a9e2", "dimensions": 384, "problems": []},
+        {
+            "vector_space": SPACE,
+            "compute": "int8@1f0c54d0a9e2",
+            "min_cosine": 0.9951,
+            "dimensions": 384,
+            "problems": [],
+        },
         200,
-        SelfCheckResult(SPACE, 384, "", "int8@1f0c54d0a9e2"),
+        SelfCheckResult(SPACE, 384, "", "int8@1f0c54d0a9e2", 0.9951),
         id="sound, with what computes it",
     ),
     pytest.param(

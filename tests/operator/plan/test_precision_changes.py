@@ -31,6 +31,7 @@ def selected_revisions(cluster: Cluster) -> set[str | None]:
     ("then", "is_beside"),
     [
         pytest.param({"model": {"precision": "bfloat16"}}, True, id="precision"),
+        pytest.param({"model": {"precision": "float32", "minCosine": 0.99}}, True, id="floor of 8 bit"),
         pytest.param({**BEFORE, "engine": "torch"}, True, id="engine"),
         pytest.param({**BEFORE, "onnx": {"convert": "Never"}}, True, id="conversion"),
         pytest.param({**BEFORE, "hardware": {"class": "cpu-x86"}}, True, id="hardware class"),
@@ -105,6 +106,20 @@ def test_the_status_says_what_computes_the_vectors(
     space = replied(cluster, *computes).plan().status.vector_space
     assert space is not None
     assert (space.id, space.compute) == (SPACE, want)
+
+
+def test_the_status_says_how_far_off_the_furthest_pod_is_and_keeps_it_while_no_pod_says_it() -> None:
+    cluster = serving(hub_spec(replicas=2))
+    first, second = cluster.observed().pods
+    checks = {
+        first.run_id: PodReplies(SelfCheckResult(SPACE, 384, "", "int8", 0.9921)),
+        second.run_id: PodReplies(SelfCheckResult(SPACE, 384, "", "int8", 0.9920)),
+    }
+    said = replace(cluster, replies=checks).published()
+    for one in (said, replied(said, None, None)):
+        space = one.plan().status.vector_space
+        assert space is not None
+        assert (space.compute, space.min_cosine) == (("int8",), 0.9920)
 
 
 def test_what_was_said_stays_in_the_status_while_no_pod_says_it() -> None:

@@ -115,9 +115,9 @@ CASES = (
         base=HOPPER,
     ),
     Case(
-        "fp8 is used where it is named",
-        hub_spec(model={"precision": "fp8"}, hardware={"class": "hopper"}),
-        {f"{CONFIG}.engine.precision": "fp8"},
+        "fp8 is used where it is named, down to the floor that is named",
+        hub_spec(model={"precision": "fp8", "minCosine": 0.99}, hardware={"class": "hopper"}),
+        {f"{CONFIG}.engine.precision": "fp8", f"{CONFIG}.engine.min_cosine": 0.99},
         base=HOPPER,
     ),
     Case(

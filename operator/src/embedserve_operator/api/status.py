@@ -68,6 +68,9 @@ class VectorSpace(Model):
     compute: Annotated[tuple[str, ...], Field(max_length=10)] | None = None
     """What computes the vectors, as the pods report it: float32, bfloat16, float16, fp8, or with the digest of a
     converted file int8@1f0c54d0a9e2. Several while pods are replaced; absent while none has reported it."""
+    min_cosine: float | None = None
+    """Least cosine of a text's vector to that of a more exact precision, as the pods have measured it of what they
+    serve: of the furthest pod. Absent where nothing was measured, as of float32."""
     dimensions: int | None = None
     """Length of a vector."""
     outputs: Outputs = ()

@@ -22,7 +22,7 @@ from pydantic import Field, StrictInt
 
 from embedserve_operator.apply.call_signer import CallSigner
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.kube.views.base import Count, Items, Maybe, Text, View
+from embedserve_operator.kube.views.base import Count, Items, Maybe, Number, Text, View
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 from embedserve_operator.plan import PodMessage, SelfCheckRequest
 from embedserve_operator.state.pods import FetchingPod, FetchProgress, PodReplies, PodState, SelfCheckResult
@@ -209,6 +209,7 @@ class _SelfCheckAnswer(View):
 
     vector_space: Text = Field(alias="vector_space")
     compute: Text
+    min_cosine: Number = Field(alias="min_cosine")
     dimensions: Count
     problems: Items[Any]
     error: Text
@@ -218,7 +219,7 @@ def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
     found = _SelfCheckAnswer.parse_json(answer)
     space, dimensions = found.vector_space or None, found.dimensions or None
     if status == HTTPStatus.OK and space is not None:
-        return SelfCheckResult(space, dimensions, "", found.compute or None)
+        return SelfCheckResult(space, dimensions, "", found.compute or None, found.min_cosine)
     if found.problems:
         problem = "; ".join(map(str, found.problems))
     elif status == 0:

@@ -117,7 +117,8 @@ def _build_engine_section(spec: EmbeddingServiceSpec, hardware: HardwareClass) -
     """Return what the user says, or else what the class says; nothing where both leave it to the runtime."""
     kind = spec.engine if spec.engine != "auto" else hardware.engine
     precision = spec.model.precision if spec.model.precision != "auto" else hardware.precision
-    return {key: value for key, value in (("kind", kind), ("precision", precision)) if value != "auto"}
+    settings = {"kind": kind, "precision": precision, "min_cosine": spec.model.min_cosine}
+    return {key: value for key, value in settings.items() if value not in ("auto", None)}
 
 
 def _build_onnx_section(wanted: OnnxConversion | None) -> dict[str, Any]:

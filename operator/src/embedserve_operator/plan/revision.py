@@ -29,6 +29,7 @@ def collect_revision_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
     return {
         **inputs,
         "compute": [spec.model.precision, spec.engine, spec.hardware.class_],
+        **({} if spec.model.min_cosine is None else {"minCosine": spec.model.min_cosine}),
         # Files for other programs change nothing that is served.
         "conversion": [f"{key}={conversion[key]}" for key in sorted(conversion) if key != "outputs"],
     }

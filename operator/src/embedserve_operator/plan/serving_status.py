@@ -23,6 +23,7 @@ from embedserve_operator.plan.vector_spaces import (
     RetainedRevision,
     find_compute,
     find_dimensions,
+    find_min_cosine,
     find_model_report,
 )
 from embedserve_operator.state.models import ModelReport
@@ -118,11 +119,13 @@ def _build_vector_space(observed: ObservedState, rollout: Rollout) -> VectorSpac
     if not outputs and published is not None and same:
         outputs = published.outputs
     compute = find_compute(observed, rollout.serving) or None
+    min_cosine = find_min_cosine(observed, rollout.serving)
     if compute is None and published is not None and same and published.revision == rollout.serving:
-        compute = published.compute
+        compute, min_cosine = published.compute, published.min_cosine
     return VectorSpace(
         id=space,
         compute=compute,
+        min_cosine=min_cosine,
         dimensions=published.dimensions
         if dimensions is None and published is not None and same
         else dimensions,

@@ -97,6 +97,15 @@ def find_compute(observed: ObservedState, revision: str) -> tuple[str, ...]:
     return tuple(sorted(found))[:MAX_COMPUTES]
 
 
+def find_min_cosine(observed: ObservedState, revision: str) -> float | None:
+    """Return the least cosine to a more exact precision that the pods of a revision report."""
+    checks = [pod.self_check for pod in observed.list_pods(revision) if pod.phase == "Ready"]
+    return min(
+        (check.min_cosine for check in checks if check is not None and check.min_cosine is not None),
+        default=None,
+    )
+
+
 def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:
     """Return the previous vector spaces, the latest first, once `serving` has the service's name."""
     now = find_vector_space(observed, serving)

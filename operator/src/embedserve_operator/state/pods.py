@@ -20,6 +20,8 @@ class SelfCheckResult:
     """Why the pod did not pass; empty when it did."""
     compute: str | None = None
     """What computes the vectors of the pod; None where it did not say it."""
+    min_cosine: float | None = None
+    """How far they are from those of a more exact precision; None where that was not measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,11 @@ async def selfcheck(request: Request) -> Response:
     service = get_service(request)
     card = service.card
     problems = await find_problems(service)
+    engine = service.engines[0]
     found = SelfCheck(
         vector_space=card.vector_space,
-        compute=service.engines[0].compute_precision,
+        compute=engine.compute_precision,
+        min_cosine=None if engine.served_parity is None else engine.served_parity.min_cosine,
         dimensions=card.pipeline.dimensions,
         outputs=[output.name.lower() for output in Output if output in card.outputs and output.name],
         problems=problems,

@@ -48,6 +48,10 @@ class SelfCheck(ApiModel):
         description="What computes the vectors: a number type, with the digest of a converted file.",
         examples=["int8@1f0c54d0a9e2", "float32"],
     )
+    min_cosine: float | None = Field(
+        description="Least cosine of a text's vector to that of a more exact precision; null: not measured.",
+        examples=[0.9993],
+    )
     dimensions: int = Field(description="Numbers of a vector.", examples=[384])
     outputs: list[str] = Field(description="What the model makes.", examples=[["dense"]])
     problems: list[str] = Field(
