@@ -29,7 +29,7 @@ from benchmarks.command_line import parser_of
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.features import detect_instruction_set
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model import families
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file that the figures are written to")
     arguments = parser.parse_args()
     print(detect_instruction_set())
-    figures: dict[str, Any] = {"instructionSet": detect_instruction_set(), "cpus": usable_cpus()}
+    figures: dict[str, Any] = {"instructionSet": detect_instruction_set(), "cpus": count_usable_cpus()}
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
         figures["MiniLM"] = converted(minilm_folder(), store)

@@ -39,7 +39,7 @@ from benchmarks.cpu_peers import (
 )
 from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.sources import open_model
@@ -98,9 +98,9 @@ def case_part(
 ) -> kept.CasePart:
     case, load = cases()[name], os.getloadavg()[0]
     lengths = Counter(model).lengths(case)
-    before = measure_peak_flops(encoder, usable_cpus())
+    before = measure_peak_flops(encoder, count_usable_cpus())
     rows = measured(servers, case, sum(lengths) / len(case.requests), chosen.seconds, chosen.rounds)
-    peak = max(before, measure_peak_flops(encoder, usable_cpus()))
+    peak = max(before, measure_peak_flops(encoder, count_usable_cpus()))
     work = count_flops(encoder, np.array(lengths)) / sum(lengths)
     share = rows[0].tokens_rate * work / peak
     return kept.CasePart(kept.Taken.now(load), rows, peak / 1e9, share, padding_of(servers[0]))
@@ -161,7 +161,7 @@ def padding_of(server: Running) -> float:
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo").read_text()
     found = re.search(r"model name\s*: (.*)", info)
-    return f"{found.group(1) if found else 'CPU'}, {usable_cpus()} cores"
+    return f"{found.group(1) if found else 'CPU'}, {count_usable_cpus()} cores"
 
 
 def encoder_of(model: Path) -> Encoder:

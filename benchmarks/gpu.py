@@ -38,7 +38,7 @@ from benchmarks.roofline import draw
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import DEFAULT_OPTIONS, ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
-from embedserve_runtime.engines.torch.graphs import Forward, Needs
+from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.host_transfer import PendingArray
 from embedserve_runtime.heads.dense import normalize
@@ -139,7 +139,7 @@ class Loaded:
         self.description = self._engine.description
 
     def submit(self, batch: PackedBatch) -> list[PendingArray]:
-        return self._engine.run(batch, _land, needs=Needs.ROWS)
+        return self._engine.run(batch, _land, required=ForwardOutput.ROWS)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.wait() for part in self.submit(batch)])

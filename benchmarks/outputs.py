@@ -30,7 +30,7 @@ from transformers import GteConfig, GteForTokenClassification, XLMRobertaConfig,
 from benchmarks.command_line import parser_of
 from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--size", choices=SIZES, help="base on a CPU, BGE-M3 on a GPU")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--threads", type=int, default=count_usable_cpus())
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--only", choices=("bge", "gte", "splade"))

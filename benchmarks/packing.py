@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.command_line import parser_of
 from embedserve_runtime.benching.matrix_products import build_products, count_flops
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
@@ -66,7 +66,7 @@ def seconds(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--threads", type=int, default=count_usable_cpus())
     arguments = parser.parse_args()
     runner = load_runner(
         load_config(

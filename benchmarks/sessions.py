@@ -22,7 +22,7 @@ from benchmarks.cpu_peers import store
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.loading.runners import load_runner
@@ -93,7 +93,7 @@ def _beside(found: Sequence[tuple[Taken, Taken]], base: Sequence[tuple[Taken, Ta
 def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--threads", type=int, default=count_usable_cpus())
     parser.add_argument("--precision", default="float32", choices=["float32", "int8"])
     return parser.parse_args()
 

@@ -324,7 +324,7 @@ class Operator:
         self.simulation.died = asyncio.Event()
         async with (
             KubeClient(request_timeout=20) as kube,
-            PodClient(tell_timeout=5, check_timeout=5, port=self.pod_port) as pod_client,
+            PodClient(message_timeout=5, check_timeout=5, port=self.pod_port) as pod_client,
         ):
             if self.key is not None:
                 pod_client.sign_with(CallSigner(self.key, lambda: self.generation, Clock()))

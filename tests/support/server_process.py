@@ -27,7 +27,7 @@ class ServerProcess:
     lines: list[Mapping[str, Any]] = field(default_factory=list)
     address: str = ""
     management: str = ""
-    pinned: str = ""
+    space_address: str = ""
 
     def wait_for(self, message: str) -> Mapping[str, Any]:
         """Read the log until a line starts with `message`."""
@@ -43,7 +43,7 @@ class ServerProcess:
         line = self.wait_for("ready on ")
         self.address = line["message"].removeprefix("ready on ")
         self.management = line["management"] or ""
-        self.pinned = line["pinned"] or ""
+        self.space_address = line["pinned"] or ""
 
     def wait_for_grpc_address(self) -> str:
         """Wait until the server is ready, and return the address of its port for gRPC."""

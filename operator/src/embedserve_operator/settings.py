@@ -180,7 +180,7 @@ class RunSettings:
     """The number of resources that are worked on at the same time."""
     request_timeout: float = 20.0
     """Longest time of one API request, in seconds."""
-    tell_timeout: float = 5.0
+    message_timeout: float = 5.0
     """Longest time, in seconds, that a pod may take to receive what the service's name stands for."""
     check_timeout: float = 60.0
     """Longest time, in seconds, that a pod may take to prove its vectors."""

@@ -44,7 +44,7 @@ async def answering(content: object, status: int = 200) -> AsyncIterator[tuple[P
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.2", 0).start()
     try:
-        async with PodClient(tell_timeout=5, check_timeout=5, port=runner.addresses[0][1]) as pod_client:
+        async with PodClient(message_timeout=5, check_timeout=5, port=runner.addresses[0][1]) as pod_client:
             yield pod_client, asked
     finally:
         await runner.cleanup()
@@ -115,7 +115,7 @@ async def test_a_pod_whose_sidecar_resets_the_connection_leads_to_the_mesh() -> 
 
     server = await asyncio.start_server(reset, "127.0.0.2", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, PodClient(tell_timeout=5, check_timeout=5, port=port) as pod_client:
+    async with server, PodClient(message_timeout=5, check_timeout=5, port=port) as pod_client:
         assert not await pod_client.run_self_checks(KEY, (SelfCheckRequest(pod()),))
         check = pod_client.get_replies(KEY)["a/0"].self_check
     assert check is not None

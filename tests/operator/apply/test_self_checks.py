@@ -49,7 +49,7 @@ async def checking() -> AsyncIterator[tuple[Pods, SelfCheckRunner, WorkQueue[Obj
     port = runner.addresses[0][1]
     await web.TCPSite(runner, SILENT, port).start()
     try:
-        async with PodClient(tell_timeout=60, check_timeout=600, port=port) as client:
+        async with PodClient(message_timeout=60, check_timeout=600, port=port) as client:
             yield pods, SelfCheckRunner(client, queue), queue, client
     finally:
         pods.may_answer.set()

@@ -17,7 +17,9 @@ from tests.operator.builders import REPORT, SETTINGS, Cluster, hub_spec, resourc
 from tests.operator.cache_builders import CONVERSION, cached, failed, running, serving, started, succeeded
 from tests.support.differences import find_differences
 
-FOREIGN = {key: REPORT[key] for key in ("source", "revision", "digest", "sizeBytes")} | {"foreign": True}
+NEEDS_EXPORT = {key: REPORT[key] for key in ("source", "revision", "digest", "sizeBytes")} | {
+    "needsExport": True
+}
 SPACE = "vs1-aaaaaaaaaaaaaaaaaaaa"
 EXPORTED = {
     "artifact": "onnx-5678",
@@ -33,7 +35,7 @@ CPU_ALONE = replace(SETTINGS, images={"cpu": SETTINGS.images["cpu"]})
 def fetched(settings: RenderSettings = SETTINGS, **more: Any) -> Cluster:
     """After the fetch of a model that no family fits."""
     cluster = replace(Cluster(resource(cached(**{"onnx": {}, **more}))), settings=settings)
-    return started(succeeded(started(cluster), {"model": FOREIGN}))
+    return started(succeeded(started(cluster), {"model": NEEDS_EXPORT}))
 
 
 def image_of(pods: Manifest) -> str:
@@ -80,7 +82,7 @@ def test_weights_that_only_torch_can_use_are_fetched_where_a_conversion_follows(
 def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None:
     cluster = started(succeeded(fetched(), {"conversion": EXPORTED}))
     status = cluster.plan().status
-    assert (status.fetch is not None and status.fetch.foreign) is True
+    assert (status.fetch is not None and status.fetch.needs_export) is True
     assert status.vector_space is not None
     found = status.vector_space
     assert (found.id, found.dimensions, found.outputs) == (SPACE, 256, ("dense", "hidden"))
@@ -144,7 +146,7 @@ def test_where_nothing_can_export_it_is_said_what_to_do(
 def test_what_serves_goes_on_while_nothing_can_export_another_model() -> None:
     before = replace(serving(cached(onnx={})), settings=CPU_ALONE)
     changed = started(before.changed(cached(onnx={}, model={"refresh": "again"})))
-    cluster = started(succeeded(changed, {"model": FOREIGN}))
+    cluster = started(succeeded(changed, {"model": NEEDS_EXPORT}))
     assert cluster.names("Deployment") == before.names("Deployment")
     assert cluster.conditions()["Ready"].status == "True"
     assert cluster.conditions()["Stalled"].reason == "ExporterMissing"

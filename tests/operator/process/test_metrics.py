@@ -88,7 +88,7 @@ async def test_a_pass_is_counted_with_its_result(server: ApiServer, code: int, r
 
     async with (
         KubeClient(request_timeout=5) as kube,
-        PodClient(tell_timeout=5, check_timeout=5) as pod_client,
+        PodClient(message_timeout=5, check_timeout=5) as pod_client,
     ):
         controller = Controller(
             Clients(kube, pod_client),

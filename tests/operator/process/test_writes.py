@@ -68,7 +68,7 @@ async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) 
     async with (
         simulated(folder, monkeypatch) as (simulation, operator),
         KubeClient(request_timeout=20) as kube,
-        PodClient(tell_timeout=5, check_timeout=5, port=operator.pod_port) as pod_client,
+        PodClient(message_timeout=5, check_timeout=5, port=operator.pod_port) as pod_client,
     ):
         store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
         yield Watching(simulation, controller_of(kube, store, queue, pod_client, clock=clock), store, queue)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from embedserve_runtime.api.schemas import cohere, native, openai, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
-from embedserve_runtime.api.schemas.compatibility import Origin, Verdict
+from embedserve_runtime.api.schemas.compatibility import FieldNote, FieldSupport
 
 
 class Effect(StrEnum):
@@ -292,11 +292,11 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
 }
 
 
-def optional_fields(model: type[ApiModel], prefix: str = "") -> Iterator[tuple[str, Origin | None]]:
+def optional_fields(model: type[ApiModel], prefix: str = "") -> Iterator[tuple[str, FieldNote | None]]:
     """The optional fields of a body, those of objects in it by their path, each with its note."""
     for name, each in model.model_fields.items():
         if not each.is_required():
-            yield prefix + name, next((note for note in each.metadata if isinstance(note, Origin)), None)
+            yield prefix + name, next((note for note in each.metadata if isinstance(note, FieldNote)), None)
         for inner in (each.annotation, *get_args(each.annotation)):
             if isclass(inner) and issubclass(inner, ApiModel):
                 yield from optional_fields(inner, f"{prefix}{name}.")
@@ -307,8 +307,8 @@ def fields_page() -> list[str]:
     lines = [
         "## Fields of each route",
         "",
-        "The optional fields of each route, the APIs that have them, and what the server does with them: `done` (what",
-        "the API says), `ignored` (the field changes no vector), `refused` (only values that change nothing are",
+        "The optional fields of each route, the APIs that have them, and what the server does with them: `supported`",
+        "(what the API says), `ignored` (the field changes no vector), `refused` (only values that change nothing are",
         "accepted). The last two columns have values that change the result and values that are refused, as tested",
         "with a text that is too long for the model. Other fields are ignored, and null is the same as leaving a",
         "field out.",
@@ -323,11 +323,11 @@ def fields_page() -> list[str]:
             "|---|---|---|---|---|",
         ]
         for name, note in optional_fields(model):
-            apis, verdict = note or Origin((routes.dialect,), Verdict.DONE)
+            apis, support = note or FieldNote((routes.dialect,), FieldSupport.SUPPORTED)
             cases = routes.cases[name]
             other = _shown([case.value for case in cases if case.effect is NUMBERS and not case.beside])
             no = _shown([case.value for case in cases if case.effect is None and not case.beside])
-            lines.append(f"| `{name}` | {', '.join(apis)} | {verdict} | {other} | {no} |")
+            lines.append(f"| `{name}` | {', '.join(apis)} | {support} | {other} | {no} |")
     return lines
 
 

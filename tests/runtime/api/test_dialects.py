@@ -13,7 +13,7 @@ from embedserve_runtime.api.input_types import InputWord, choose_prompt
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
+from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_models import SPACE, VOCABULARY, build_card
 from tests.support.tiny_runners import build_mean_run
@@ -35,11 +35,11 @@ async def post(path: str, body: Any, headers: dict[str, str] | None = None, **op
 
 
 COHERE_TYPES = {
-    "float": Precision.FLOAT32,
-    "int8": Precision.INT8,
-    "uint8": Precision.UINT8,
-    "binary": Precision.BINARY,
-    "ubinary": Precision.UBINARY,
+    "float": OutputDtype.FLOAT32,
+    "int8": OutputDtype.INT8,
+    "uint8": OutputDtype.UINT8,
+    "binary": OutputDtype.BINARY,
+    "ubinary": OutputDtype.UBINARY,
 }
 
 
@@ -166,7 +166,7 @@ async def test_native_vectors_are_the_same_numbers_in_every_encoding(dtype: str,
     answer = await post("/v1/encode", body, headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-embedserve-vector-space"] == SPACE
-    want = quantize(rows_of("hello", "world"), Precision(dtype))
+    want = quantize(rows_of("hello", "world"), OutputDtype(dtype))
     if encoder == "bytes":
         assert answer.headers["x-embedserve-dtype"] == dtype
         shape = [int(part) for part in answer.headers["x-embedserve-shape"].split(",")]
@@ -317,5 +317,5 @@ async def test_a_client_that_waits_no_longer_gets_504() -> None:
 
 def test_scales_of_a_row_of_zeros_keep_it() -> None:
     zeros = np.zeros((1, 4), dtype=np.float32)
-    assert quantize(zeros, Precision.INT8).tolist() == [[0, 0, 0, 0]]
+    assert quantize(zeros, OutputDtype.INT8).tolist() == [[0, 0, 0, 0]]
     assert compute_row_scales(zeros).tolist() == [0.0]

@@ -16,7 +16,7 @@ from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.schemas import cohere, messages, native, openai, probes, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel, to_json
 from embedserve_runtime.api.schemas.parsing import read_json, read_python
-from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.heads.quantization import OutputDtype
 from tests.runtime.api.bodies import MINIMAL, SPACE, body_of, refused, request_models
 
 MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)
@@ -85,7 +85,7 @@ def test_null_is_refused_where_a_field_is_needed(model: type[ApiModel], field: s
         (native.EncodeBody, "spans", [[[0, 1], [1, 2]], []]),
         (native.EncodeBody, "threshold", 0),
         (native.EncodeBody, "pool_factor", 1.5),
-        (native.EncodeBody, "dtype", Precision.UBINARY),
+        (native.EncodeBody, "dtype", OutputDtype.UBINARY),
     ],
 )
 def test_values_are_taken_as_they_are(model: type[ApiModel], field: str, value: object) -> None:
@@ -169,7 +169,7 @@ def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
             native.EncodeAnswer(
                 model="m",
                 vector_space=SPACE,
-                dtype=Precision.INT8,
+                dtype=OutputDtype.INT8,
                 encoding="json",
                 token_counts=[2],
                 sparse=[native.EncodedSparse(indices=[1], values=[0.5])],

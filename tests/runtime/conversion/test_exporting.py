@@ -139,7 +139,7 @@ def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
         monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
         fetched = without_torch("fetch", *words)
     assert fetched.returncode == 0, fetched.stderr
-    assert json.loads(fetched.stdout)["model"]["foreign"] is True
+    assert json.loads(fetched.stdout)["model"]["needsExport"] is True
     monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
     flags = {"model": {"source": "acme/ernie", "store": tmp_path / "store"}, "engine": {"threads": 1}}
     made = convert(load_config(flags=flags))

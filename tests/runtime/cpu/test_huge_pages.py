@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu.huge_pages import blocks, huge_page_bytes, move
+from embedserve_runtime.cpu.huge_pages import collapse_blocks, find_blocks, read_huge_page_size
 
 SIZE = 2**21
 
@@ -23,7 +23,7 @@ def test_only_filled_memory_is_put_into_huge_pages() -> None:
             asked.append(begin)
             return len(asked) > 1  # the kernel may refuse some
 
-        moved = move(SIZE, advise)
+        moved = collapse_blocks(SIZE, advise)
         assert moved == (len(asked) - 1) * SIZE
         for memory, want in ((filled, 2), (sparse, 0)):
             begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -40,7 +40,7 @@ def test_blocks_lie_in_anonymous_memory_of_the_process() -> None:
 02000000-02400000 rw-p 00000000 00:00 0
 7ffc0000000-7ffc0800000 rw-p 00000000 00:00 0            [stack]
 """
-    assert [*blocks(maps, SIZE)] == [0xA00000, 0xC00000, 0x2000000, 0x2200000]
+    assert [*find_blocks(maps, SIZE)] == [0xA00000, 0xC00000, 0x2000000, 0x2200000]
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_a_kernel_that_is_set_to_use_none_is_left_alone(
     if enabled is not None:
         (tmp_path / "enabled").write_text(enabled)
         (tmp_path / "hpage_pmd_size").write_text(f"{SIZE}\n")
-    assert huge_page_bytes(tmp_path) == want
+    assert read_huge_page_size(tmp_path) == want

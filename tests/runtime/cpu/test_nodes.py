@@ -35,13 +35,13 @@ UNEVEN = {0: "0-3", 1: "4-15"}
 STAYING = """
 import json, os, sys, threading
 from pathlib import Path
-from embedserve_runtime.cpu.nodes import pin_to_one_node
+from embedserve_runtime.cpu.nodes import bind_to_one_node
 
 masks, moved = [], threading.Event()
 note = lambda: masks.append(sorted(os.sched_getaffinity(0)))
 earlier = threading.Thread(target=lambda: (moved.wait(), note()))
 earlier.start()
-pin_to_one_node(1, Path(sys.argv[1]))
+bind_to_one_node(1, Path(sys.argv[1]))
 moved.set()
 earlier.join()
 note()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.cpu.quota import cpu_limit, usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus, read_cpu_limit
 
 V1 = {"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}
 CASES: dict[str, tuple[dict[str, str], float | None]] = {
@@ -25,7 +25,7 @@ def test_the_limit_is_read_from_either_version(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cpu_limit(tmp_path) == want_limit
+    assert read_cpu_limit(tmp_path) == want_limit
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_threads_follow_the_quota_rounded_up_but_never_more_than_the_cores_allow
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     (tmp_path / "cpu.max").write_text(maximum)
-    assert usable_cpus(tmp_path) == want_cpus
+    assert count_usable_cpus(tmp_path) == want_cpus

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.cpu.split import MAX_FRONT_ENDS, CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.split import MAX_FRONT_ENDS, CpuSplit, choose_front_end_count, split_cpus
 
 MICRO = 1e-6
 CASES = {
@@ -51,4 +51,4 @@ def test_front_ends_are_as_many_as_the_engine_needs(
     measured: tuple[int, float, float, int | None], want: int
 ) -> None:
     cpus, around, rate, threads = measured
-    assert front_ends(cpus, around=around * MICRO, rate=rate, threads=threads) == want
+    assert choose_front_end_count(cpus, around=around * MICRO, rate=rate, threads=threads) == want

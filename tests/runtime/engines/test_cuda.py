@@ -17,7 +17,7 @@ from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
-from embedserve_runtime.engines.torch.graphs import Forward, Needs
+from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
@@ -25,7 +25,7 @@ from embedserve_runtime.engines.torch.memory import FIRST_WAIT_S, MemoryBudget
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.layers import LayerParts16
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.model import families
 from embedserve_runtime.model.activations import Activation
@@ -55,7 +55,7 @@ from tests.runtime.engines.test_torch_engine import forward, saved
 from tests.support.tolerances import EIGHT_BIT_MIN_COSINE, SIXTEEN_BIT_MIN_COSINE
 
 if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA device", allow_module_level=True)
+    pytest.skip("required a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
@@ -155,7 +155,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.start_copy(), needs=Needs.ROWS)
+    parts = engine.run(batch, lambda done, _: done.start_copy(), required=ForwardOutput.ROWS)
     return np.concatenate([part.wait() for part in parts])
 
 
@@ -184,7 +184,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.start_copy(), needs=Needs.ROWS)
+        engine.run(batch, lambda done, _: done.start_copy(), required=ForwardOutput.ROWS)
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
@@ -202,7 +202,7 @@ def test_pooling_and_dense_layers_on_the_device_are_those_of_the_host(
         source.normal(size=shape).astype(np.float32) for shape in ((7, 40), (7,), (7, 40))
     )
     dense_layer = HeadLayer.from_dense(DenseLayer("", 40, 7, True, Activation.TANH, residual=True))
-    layers = [LoadedLayer(dense_layer, weight, bias, None, None, residual)]
+    layers = [LayerParts16(dense_layer, weight, bias, None, None, residual)]
     head = PooledHead([pooling, Pooling.CLS], to_host_layers(layers), CUDA)
     engine = prepared(tmp_path, head, dtype)
     batch = random_batch()
@@ -225,7 +225,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
             torch.from_numpy(source.normal(size=shape)).to(dtype).float().numpy()
             for shape in ((layer.out_features, layer.in_features), layer.out_features)
         )
-        loaded.append(LoadedLayer(layer, weight, bias, None, None))
+        loaded.append(LayerParts16(layer, weight, bias, None, None))
         copied.append(HostLayer(weight, bias, layer.activation))
     head = SparseHead(layers, pooling, log_twice)
     on_device = VocabularyHead(head, copied, CUDA, dtype)
@@ -236,7 +236,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
         return SparseTransfer.start(on_device(done.states, done.batch))
 
-    (transfer,) = engine.run(batch, start_copy, needs=Needs.HIDDEN)
+    (transfer,) = engine.run(batch, start_copy, required=ForwardOutput.HIDDEN)
     rows = np.zeros_like(want)
     for row, (indices, values) in zip(rows, transfer.wait_rows(), strict=True):
         assert (np.diff(indices) > 0).all()
@@ -245,7 +245,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     np.testing.assert_allclose(rows, want, atol=tolerance * max(1.0, float(want.max())))
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="required two CUDA devices")
 def test_engines_on_two_devices_give_the_same_hidden_states_with_and_without_graphs(tmp_path: Path) -> None:
     encoder = encoder_of(LAYERS["gated"])
     weights = saved(tmp_path, encoder)
@@ -295,7 +295,7 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
     weights = saved(tmp_path, encoder)
     source = np.random.default_rng(0)
     layer = HeadLayer(20, 9, (), ())
-    loaded = LoadedLayer(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
+    loaded = LayerParts16(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
     heads = Heads(
         dense=DenseHead((Pooling.MEAN, Pooling.LAST), ()),
         multi_vectors=LoadedMultiVectorHead(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),

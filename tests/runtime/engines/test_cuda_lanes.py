@@ -18,8 +18,8 @@ from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch,
 from embedserve_runtime.engines.torch.graphs import (
     MIN_SECOND_LANE_TOKENS,
     EncoderWithHeads,
+    ForwardOutput,
     Graphs,
-    Needs,
     choose_buckets,
 )
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers
@@ -32,7 +32,7 @@ from tests.runtime.engines.test_forms import ATTENTION, LAYER, MAX_TOKENS, MLP, 
 from tests.runtime.engines.test_torch_engine import saved
 
 if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA device", allow_module_level=True)
+    pytest.skip("required a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
 # Texts of a batch: some are for the second lane, some are not, and two are alike in size.
@@ -73,27 +73,29 @@ def batches() -> list[PackedBatch]:
     ]
 
 
-def start_copy(graphs: Graphs, head: TokenLayers, batch: PackedBatch, needs: Needs) -> PendingArray:
+def start_copy(
+    graphs: Graphs, head: TokenLayers, batch: PackedBatch, required: ForwardOutput
+) -> PendingArray:
     """Its hidden states, the rows of its tokens or its own, on their way."""
-    done = graphs(batch, needs)
+    done = graphs(batch, required)
     assert done is not None
     with done.on_stream():
-        match needs:
-            case Needs.ROWS:
+        match required:
+            case ForwardOutput.ROWS:
                 return done.start_copy()
-            case Needs.TOKEN_ROWS:
+            case ForwardOutput.TOKEN_ROWS:
                 return done.start_token_copy(head)
-            case Needs.HIDDEN:
+            case ForwardOutput.HIDDEN:
                 return HostTransfer.start(done.states)
 
 
 def in_turn(
-    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[Needs], rounds: int
+    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[ForwardOutput], rounds: int
 ) -> Iterator[FloatArray]:
     """Of all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
-    for batch, needs in list(zip(given, needed, strict=True)) * rounds:
-        under_way.append(start_copy(graphs, head, batch, needs))
+    for batch, required in list(zip(given, needed, strict=True)) * rounds:
+        under_way.append(start_copy(graphs, head, batch, required))
         if len(under_way) == 3:
             yield under_way.popleft().wait()
     while under_way:
@@ -115,10 +117,11 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
     assert one.capacities == two.capacities == among
     head = graphs.args[0].token_head
     # Of large batches no graph keeps hidden states.
-    some_hidden = [Needs.HIDDEN if batch.tokens < 8000 else Needs.ROWS for batch in given]
-    for needed in ([Needs.ROWS] * len(given), [Needs.TOKEN_ROWS] * len(given), some_hidden):
+    some_hidden = [ForwardOutput.HIDDEN if batch.tokens < 8000 else ForwardOutput.ROWS for batch in given]
+    for needed in ([ForwardOutput.ROWS] * len(given), [ForwardOutput.TOKEN_ROWS] * len(given), some_hidden):
         alone = [
-            start_copy(one, head, batch, needs).wait() for batch, needs in zip(given, needed, strict=True)
+            start_copy(one, head, batch, required).wait()
+            for batch, required in zip(given, needed, strict=True)
         ]
         got = list(in_turn(two, head, given, needed, rounds=7))
         assert len(got) == 7 * len(given)
@@ -131,8 +134,8 @@ def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(gra
     (model,) = graphs.args
     head, batch = model.token_head, max(batches(), key=lambda one: one.tokens)
     made = graphs(choose_buckets(BUCKET_TOKENS))
-    assert made(batch, Needs.HIDDEN) is None
-    got = start_copy(made, head, batch, Needs.TOKEN_ROWS).wait()
+    assert made(batch, ForwardOutput.HIDDEN) is None
+    got = start_copy(made, head, batch, ForwardOutput.TOKEN_ROWS).wait()
     want = head(model.run(copy_to_device(batch, CUDA))).cpu().numpy()
     assert got.shape == (batch.tokens, 1)
     np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from embedserve_runtime.errors import (
     FrontEndFailure,
 )
-from embedserve_runtime.frontends.codec import Buffer, Encoder
+from embedserve_runtime.frontends.codec import Buffer, MessageEncoder
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel
 from embedserve_runtime.frontends.messages import (
@@ -52,9 +52,11 @@ MALFORMED: dict[str, Sequence[Buffer]] = {
     "no msgpack": [b"GET / HTTP/1.1\r\n\r\n"],
     "nothing": [b""],
     "nothing, and much beside it": [b"", bytes(2**20)],
-    "a message for front ends": Encoder().encode(StatusChanged(b"")),
-    "a request that contradicts itself": Encoder().encode(replace(SUBMIT, request=2, token_ids=ids(1, 2))),
-    "a number that is taken": Encoder().encode(SUBMIT),
+    "a message for front ends": MessageEncoder().encode(StatusChanged(b"")),
+    "a request that contradicts itself": MessageEncoder().encode(
+        replace(SUBMIT, request=2, token_ids=ids(1, 2))
+    ),
+    "a number that is taken": MessageEncoder().encode(SUBMIT),
 }
 
 
@@ -68,13 +70,13 @@ async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: S
         kept = submit(other, ids(2))
         server.channel.add(b"broken", on_hello=lambda _: None, on_ready=lambda: None, on_failure=ended.set)
         with raw_socket(server.channel.address, b"broken") as broken:
-            broken.send_multipart(Encoder().encode(replace(SUBMIT, deadline=perf_counter() + LATER)))
+            broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, deadline=perf_counter() + LATER)))
             await until_queued(server.dispatcher, 2)
             broken.send_multipart(parts)
             await ended.wait()
             assert server.dispatcher.queued_inputs == 1
             # Nothing of it is taken any more.
-            broken.send_multipart(Encoder().encode(replace(SUBMIT, request=3)))
+            broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, request=3)))
             third = submit(other, ids(3))
             await until(lambda: server.dispatcher.queued_inputs > 1)
         gate.release()

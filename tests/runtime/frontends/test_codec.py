@@ -17,9 +17,9 @@ from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
 from embedserve_runtime.frontends.codec import (
     INLINE_BYTES,
     Buffer,
-    Decoder,
-    Encoder,
-    MalformedMessage,
+    MessageDecodeError,
+    MessageDecoder,
+    MessageEncoder,
     engine_decoder,
     front_end_decoder,
 )
@@ -42,11 +42,11 @@ def received(parts: Sequence[Buffer]) -> list[zmq.Frame]:
 
 
 def at_the_engine(message: FrontEndMessage) -> FrontEndMessage:
-    return engine_decoder().decode(received(Encoder().encode(message)))
+    return engine_decoder().decode(received(MessageEncoder().encode(message)))
 
 
 def at_a_front_end(message: EngineMessage) -> EngineMessage:
-    return front_end_decoder().decode(received(Encoder().encode(message)))
+    return front_end_decoder().decode(received(MessageEncoder().encode(message)))
 
 
 def ids(*values: int) -> Int32Array:
@@ -97,8 +97,8 @@ class Rows(Message, frozen=True):
 
 def test_an_array_is_known_by_the_type_of_its_numbers_however_numpy_spells_it() -> None:
     rows = floats(2, 3)
-    decoder: Decoder[Rows] = Decoder(Rows)
-    np.testing.assert_array_equal(decoder.decode(received(Encoder().encode(Rows(rows)))).values, rows)
+    decoder: MessageDecoder[Rows] = MessageDecoder(Rows)
+    np.testing.assert_array_equal(decoder.decode(received(MessageEncoder().encode(Rows(rows)))).values, rows)
 
 
 def floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -146,7 +146,9 @@ def test_results_come_back_bit_by_bit(results: Results) -> None:
 
 def test_large_arrays_are_sent_from_where_they_are_and_read_where_they_came_in() -> None:
     rows = floats(32, 768)
-    header, content = Encoder().encode(RequestCompleted(1, CompletedRequest(Results(dense=rows), 0.0, 0.0)))
+    header, content = MessageEncoder().encode(
+        RequestCompleted(1, CompletedRequest(Results(dense=rows), 0.0, 0.0))
+    )
     assert np.shares_memory(np.frombuffer(content, dtype=np.float32), rows)
     frames = received([header, content])
     message = front_end_decoder().decode(frames)
@@ -207,7 +209,7 @@ MALFORMED: dict[str, Sequence[Buffer]] = {
     "cut off": [submit_with(["<i4", [2], bytes(8)])[:-1]],
     "nested without end": [submit_with(["<i4", [2], bytes(8)])[:10] + b"\x91" * 100_000],
     "a message of an unknown kind": [msgspec.msgpack.encode(["Shutdown"])],
-    "a message for a front end": Encoder().encode(Configure(b"cos\nsystem\n(S'true'\ntR.")),
+    "a message for a front end": MessageEncoder().encode(Configure(b"cos\nsystem\n(S'true'\ntR.")),
     "no array": [submit_with("ids")],
     "numbers of another type": [submit_with(["<i8", [2], bytes(16)])],
     "fewer bytes than its shape says": [submit_with(["<i4", [2], bytes(4)])],
@@ -222,7 +224,7 @@ MALFORMED: dict[str, Sequence[Buffer]] = {
 
 @pytest.mark.parametrize("parts", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_no_message_of_a_front_end_is_refused(parts: Sequence[Buffer]) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MessageDecodeError):
         engine_decoder().decode(received(parts))
 
 
@@ -249,5 +251,5 @@ def test_a_request_that_contradicts_itself_is_refused(message: Submit) -> None:
 
 @pytest.mark.parametrize("length", [0, -1])
 def test_a_sequence_without_tokens_is_refused(length: int) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MessageDecodeError):
         at_the_engine(replace(SUBMIT, lengths=[3, length]))

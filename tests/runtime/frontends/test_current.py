@@ -46,7 +46,7 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
             ]
 
         by_name = await stack.enter_async_context(httpx.AsyncClient(base_url=server.address))
-        pinned = await stack.enter_async_context(httpx.AsyncClient(base_url=server.pinned))
+        by_space = await stack.enter_async_context(httpx.AsyncClient(base_url=server.space_address))
         management = await stack.enter_async_context(httpx.AsyncClient(base_url=server.management))
         ((own, connection),) = await spaces(by_name, 1)
         assert connection is None, "this connection is still open when the name changes"
@@ -56,7 +56,7 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
         while (found := await spaces(by_name, 1)) == [(own, None)]:
             assert workers > 1
         assert found == [(other, "close")]
-        assert await spaces(pinned, 2) == [(own, None)] * 2
+        assert await spaces(by_space, 2) == [(own, None)] * 2
         assert (await management.get("/selfcheck")).json()["vector_space"] == own
         await management.put("/current", json={"vector_space": own})
         while (found := await spaces(by_name, 1)) == [(other, "close")]:

@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Refere
 
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads import dense
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.heads.description import HeadLayer
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
@@ -66,7 +66,7 @@ def test_a_dense_layer_equals_that_of_sentence_transformers_on_host_and_device(
     reference = Dense(SIZE, out, bias=bias, activation_function=function, use_residual=residual)
     vectors, _ = packed_states()
     tensors = {name: value.detach().numpy() for name, value in reference.named_parameters()}
-    layer = LoadedLayer(
+    layer = HeadLayerWeights(
         HeadLayer.from_dense(DenseLayer("", SIZE, out, bias, activation, residual)),
         tensors["linear.weight"],
         tensors.get("linear.bias"),

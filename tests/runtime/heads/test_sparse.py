@@ -13,7 +13,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.heads import sparse
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.model.heads.config import describe_layer
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
 from embedserve_runtime.runners.base import Runner
@@ -61,12 +61,14 @@ def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_els
         assert (runner.card.task, runner.card.pipeline.dimensions) == (Task.SPARSE, VOCABULARY)
 
 
-def made_up_head(pooling: SparsePooling, *, log_twice: bool = False) -> tuple[SparseHead, list[LoadedLayer]]:
+def made_up_head(
+    pooling: SparsePooling, *, log_twice: bool = False
+) -> tuple[SparseHead, list[HeadLayerWeights]]:
     source = np.random.default_rng(3)
     head = SparseHead((describe_layer(HIDDEN, VOCABULARY, "decoder"),), pooling, log_twice)
     weight = source.normal(size=(VOCABULARY, HIDDEN)).astype(np.float32)
     bias = source.normal(size=VOCABULARY).astype(np.float32)
-    return head, [LoadedLayer(head.layers[0], weight, bias, None, None)]
+    return head, [HeadLayerWeights(head.layers[0], weight, bias, None, None)]
 
 
 def made_up_states() -> FloatArray:
@@ -96,7 +98,7 @@ def test_pooling_equals_sentence_transformers_whatever_the_tiles(
 def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def run(layers: list[LoadedLayer], values: FloatArray) -> FloatArray:
+    def run(layers: list[HeadLayerWeights], values: FloatArray) -> FloatArray:
         seen.append(len(values))
         return layers[0](values)
 

@@ -39,7 +39,7 @@ class Two(NamedTuple):
 async def two(card: ModelCard) -> AsyncIterator[Two]:
     moved = replace(card, vector_space=OTHER)
     async with served(card=moved, ports=RpcPorts("127.0.0.1", 0, 0)) as new:
-        ports = RpcPorts("127.0.0.1", 0, 0, new.server.pinned)
+        ports = RpcPorts("127.0.0.1", 0, 0, new.server.space_address)
         async with served(card=card, ports=ports) as old:
             yield Two(old, new, old.client)
 
@@ -56,13 +56,13 @@ async def test_a_kept_connection_gets_the_other_space_from_the_next_call_on_and_
     None
 ):
     async with two(build_card()) as both:
-        assert both.old.server.pinned is not None
-        async with reflected(both.old.server.pinned) as pinned:
-            assert await space_of(both.by_name) == await space_of(pinned) == SPACE
+        assert both.old.server.space_address is not None
+        async with reflected(both.old.server.space_address) as by_space:
+            assert await space_of(both.by_name) == await space_of(by_space) == SPACE
             both.tell(OTHER)
             assert [await space_of(both.by_name) for _ in range(3)] == [OTHER] * 3
             assert await space_of(both.by_name, "embedserve.v1.Embeddings/Encode", texts=["a"]) == OTHER
-            assert await space_of(pinned) == SPACE
+            assert await space_of(by_space) == SPACE
             both.tell(SPACE)
             assert await space_of(both.by_name) == SPACE, "the name has come back"
 

@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
 def test_where_the_runner_has_looked_through_token_vectors_its_word_counts() -> None:
     vectors = [np.ones((2, 3), dtype=np.float32), np.full((1, 3), np.nan, dtype=np.float32)]
     assert find_not_finite(Results(multi_vectors=vectors), 2).tolist() == [False, True]
-    told = Results(multi_vectors=vectors, sound=np.array([False, True]))
+    told = Results(multi_vectors=vectors, is_finite=np.array([False, True]))
     assert find_not_finite(told, 2).tolist() == [True, False]
 
 

@@ -29,7 +29,7 @@ def config(folder: Path, **engine: object) -> RuntimeConfig:
 def test_the_engine_gets_the_cores_that_tokenising_leaves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(startup, "count_usable_cpus", lambda: 4)
     monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: 1e12)
     started = startup.prepare_model(config(folder), lambda: None)
     assert started.split is not None
@@ -61,7 +61,7 @@ def counted(config: RuntimeConfig) -> RuntimeConfig:
 def test_processes_are_counted_by_what_is_measured_and_the_engine_gets_the_other_cores(
     folder: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, rate: float, want: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(startup, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(startup, "count_usable_cpus", lambda: cpus)
     monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: rate)
     started = startup.prepare_model(counted(config(folder)), lambda: None)
     assert started.split is not None
@@ -73,6 +73,6 @@ def test_a_table_of_token_vectors_is_read_by_all_cores_but_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Saved().save(tmp_path)
-    monkeypatch.setattr(startup, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(startup, "count_usable_cpus", lambda: 4)
     monkeypatch.setattr(startup, "measure_rate", lambda run, texts, **_: 1e12)
     assert startup.prepare_model(counted(config(tmp_path)), lambda: None).http_workers == 3

@@ -17,8 +17,8 @@ from embedserve_runtime.commands.cli import main
 from embedserve_runtime.errors import VolumeError, VolumeFull, VolumePermissionDenied, VolumeReadOnly
 from embedserve_runtime.store import (
     FetchedFile,
-    Name,
-    Reference,
+    ModelName,
+    ModelReference,
     Store,
     StoredFile,
     find_folder,
@@ -36,12 +36,12 @@ from embedserve_runtime.store.volume import volume_error
 from embedserve_runtime.store.writers import SILENT_AFTER_S, Writer
 
 FILES = {"config.json": b'{"a": 1}', "weights/model.safetensors": b"w" * 5000}
-NAME = Name(source="lab/model", revision="main")
+NAME = ModelName(source="lab/model", revision="main")
 FOREVER = 10**9
 LATER = time.time() + 3600
 
 
-def add(store: Store, files: dict[str, bytes] = FILES, name: Name = NAME) -> Reference:
+def add(store: Store, files: dict[str, bytes] = FILES, name: ModelName = NAME) -> ModelReference:
     """As a fetch does it, with the download left out."""
     with open_staging(store.root, name.key[:24]) as staging:
         arrived = []
@@ -294,7 +294,7 @@ def test_errors_of_a_volume_say_what_to_do(
         raise error
 
 
-OTHER = Name(source="lab/other", revision="v1")
+OTHER = ModelName(source="lab/other", revision="v1")
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def full(store: Store) -> dict[str, str]:
     digests["unnamed"] = add(store, {"config.json": b"[]"}, OTHER).digest
     (store.root / "refs" / f"{OTHER.key}.json").unlink()
     with open_staging(store.root, "again") as staging:
-        store.point(staging, Reference(name=OTHER, commit="c0ffee", digest=digests["other"]))
+        store.write_reference(staging, ModelReference(name=OTHER, commit="c0ffee", digest=digests["other"]))
 
     def fill(folder: Path) -> None:
         (folder / "model.onnx").write_bytes(b"graph")

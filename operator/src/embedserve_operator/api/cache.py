@@ -56,16 +56,16 @@ class Cache(Model):
     """The claim holds a store with the model already, filled by `embedserve fetch`: nothing is fetched or written."""
 
 
-def _is_share(value: float) -> bool:
+def _is_parity_floor(value: float) -> bool:
     return 0 <= value <= 1
 
 
-Share = Annotated[
+ParityFloor = Annotated[
     float,
     Rule(
         cel="double(self) >= 0.0 && double(self) <= 1.0",
         message="must be between 0 and 1; leave it out to take the runtime's default",
-        check=_is_share,
+        check=_is_parity_floor,
     ),
 ]
 
@@ -73,11 +73,11 @@ Share = Annotated[
 class Parity(Model):
     """What a converted variant must reach against plain float32 to be served."""
 
-    min_mean_cosine: Share | None = None
+    min_mean_cosine: ParityFloor | None = None
     """Least mean cosine of its vectors to float32's; without it 0.998."""
-    min_cosine: Share | None = None
+    min_cosine: ParityFloor | None = None
     """Least cosine of any of its vectors to float32's; without it 0.99."""
-    min_rank_agreement: Share | None = None
+    min_rank_agreement: ParityFloor | None = None
     """Least rank correlation of its scores with float32's; without it 0.99."""
 
 

@@ -23,7 +23,7 @@ class SecretKeyRef(Model):
     """Key inside the Secret."""
 
 
-Endpoint = Annotated[
+BaseUrl = Annotated[
     str,
     Field(max_length=1000),
     matches(
@@ -56,7 +56,7 @@ class HuggingFaceSource(Model):
     and kept, until `model.refresh` changes."""
     token_secret_ref: SecretKeyRef | None = None
     """Access token for private and gated repositories. Only the pods read it, the operator never does."""
-    endpoint: Endpoint | None = None
+    endpoint: BaseUrl | None = None
     """Base URL of the Hub or of a mirror, instead of that of the chart's values."""
 
 
@@ -102,7 +102,7 @@ class S3Source(Model):
         ),
     ]
     """Bucket and prefix: s3://BUCKET/PREFIX."""
-    endpoint: Endpoint | None = None
+    endpoint: BaseUrl | None = None
     """Base URL of the S3-compatible server; without it AWS."""
     secret_ref: SecretNameRef | None = None
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN and AWS_REGION where they are

@@ -181,7 +181,7 @@ class FetchStatus(JobStatus):
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     fetch did not say."""
-    foreign: bool | None = None
+    needs_export: bool | None = None
     """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""
 
 

@@ -46,8 +46,8 @@ Delivery = Literal["All", "Enough", "TooFew"]
 class PodClient:
     """Sends requests to pods. Use it as an asynchronous context manager."""
 
-    def __init__(self, *, tell_timeout: float, check_timeout: float, port: int = MANAGEMENT_PORT) -> None:
-        self._tell_timeout = aiohttp.ClientTimeout(total=tell_timeout)
+    def __init__(self, *, message_timeout: float, check_timeout: float, port: int = MANAGEMENT_PORT) -> None:
+        self._message_timeout = aiohttp.ClientTimeout(total=message_timeout)
         self._check_timeout = aiohttp.ClientTimeout(total=check_timeout)
         self._port = port
         self._places = asyncio.Semaphore(_MAX_CONCURRENT)
@@ -108,7 +108,7 @@ class PodClient:
     async def _send_message(self, key: ObjectKey, message: PodMessage) -> bool:
         pod = message.pod
         body = {"vector_space": message.space}
-        status, answer = await self._call("PUT", pod, "current", self._tell_timeout, body)
+        status, answer = await self._call("PUT", pod, "current", self._message_timeout, body)
         if status != HTTPStatus.OK:
             log.warning("pod %s did not hear what the name stands for: %s %s", pod.name, status or "", answer)
             return False
@@ -128,7 +128,7 @@ class PodClient:
         return not check.problem
 
     async def _refresh_progress(self, key: ObjectKey, fetching_pod: FetchingPod) -> bool:
-        status, answer = await self._call("GET", fetching_pod, "progress", self._tell_timeout)
+        status, answer = await self._call("GET", fetching_pod, "progress", self._message_timeout)
         found = _parse_progress(status, answer)
         if found is None or found == fetching_pod.progress:
             return False

@@ -33,7 +33,7 @@ class ReportedModel(View):
     vector_space: Text
     licence: Text
     outputs: Items[StrictStr]
-    foreign: Flag
+    needs_export: Flag
     onnx_outputs: Maybe[Items[StrictStr]]
     guesses_pooling: Flag
 
@@ -85,7 +85,7 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
         vector_space=reported.vector_space or None,
         licence=reported.licence or None,
         outputs=reported.outputs,
-        needs_export=reported.foreign,
+        needs_export=reported.needs_export,
         onnx_outputs=reported.onnx_outputs,
         guesses_pooling=reported.guesses_pooling,
     )

@@ -172,7 +172,7 @@ def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
         outputs=report.outputs,
         onnx_outputs=report.onnx_outputs,
         guesses_pooling=report.guesses_pooling or None,
-        foreign=report.needs_export or None,
+        needs_export=report.needs_export or None,
     )
 
 
@@ -255,7 +255,7 @@ def build_model_report(
     """
     if fetched is None or fetched.state != "Succeeded":
         return None
-    said = converted if fetched.foreign and converted is not None else fetched
+    said = converted if fetched.needs_export and converted is not None else fetched
     return ModelReport(
         source=fetched.source or "",
         revision=fetched.revision,
@@ -267,5 +267,5 @@ def build_model_report(
         outputs=said.outputs,
         onnx_outputs=fetched.onnx_outputs,
         guesses_pooling=fetched.guesses_pooling is True,
-        needs_export=fetched.foreign is True,
+        needs_export=fetched.needs_export is True,
     )

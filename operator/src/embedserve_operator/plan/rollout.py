@@ -42,7 +42,7 @@ class Rollout:
     is_complete: bool
     """Whether the desired revision runs exactly as the manifest asks."""
     state: RolloutState = "Done"
-    """What keeps the desired revision from serving."""
+    """What the switch to the desired revision waits for."""
     space: str | None = None
     """The vector space of the serving revision, if it is known."""
     desired_space: str | None = None
@@ -51,7 +51,7 @@ class Rollout:
     has_replicas: bool = True
     """Whether the manifest asks for any pods."""
     is_serving_broken: bool = False
-    """Whether the serving revision cannot serve again, so that its Deployment makes room while the name waits."""
+    """Whether the serving revision cannot recover, so that its Deployment is scaled down before the Service switches."""
 
     @property
     def is_waiting(self) -> bool:
@@ -156,10 +156,9 @@ def find_candidates(observed: ObservedState, desired: DesiredRevision) -> tuple[
 
 
 def _is_verified(observed: ObservedState, desired: DesiredRevision) -> bool:
-    """Return whether as many pods as the manifest asks for make sound vectors of one vector space.
+    """Return whether as many pods as the manifest asks for make correct vectors of one vector space.
 
-    They must also be reachable by the name of that space, since requests that still reach the old pods are
-    passed on to it.
+    The Service of that space must exist as well, since old pods forward requests to it.
     """
     space = find_vector_space(observed, desired.revision)
     if (
@@ -175,7 +174,7 @@ def _is_verified(observed: ObservedState, desired: DesiredRevision) -> bool:
 
 
 def _classify_serving(observed: ObservedState, revision: str, space: str | None) -> ServingState:
-    """Return what is to be had of the revision that has the name, whose vector space is `space`."""
+    """Return the state of the serving revision, whose vector space is `space`."""
     deployment = observed.find_deployment(revision)
     if deployment is not None and deployment.desired_replicas > 0 and _may_serve(observed, deployment):
         return "Alive"

@@ -1,8 +1,8 @@
-"""This module holds the table by which it is decided whether the revision that the manifest asks for takes over the
-service's name.
+"""This module decides, by a table of cases, whether the service's Service switches to the revision that the manifest
+asks for.
 
-Neither the proof of the vectors nor `hold` is skipped because one side has no pods: without pods nothing is proved,
-and the name stays where it is.
+Neither the check of the vectors nor `hold` is skipped because one side has no pods: without pods nothing is verified,
+and the Service keeps selecting the serving revision.
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 RolloutState = Literal["Done", "Preparing", "Checking", "Held", "Refused"]
-"""Done: the desired revision has the name, or takes it. The others say what it waits for."""
+"""Done: the Service selects the desired revision, or switches to it now. The others say what the switch waits for."""
 
 Policy = Literal["BlueGreen", "Refuse", "InPlace"]
 
 ServingState = Literal["Alive", "Stopped", "Broken", "Unused"]
-"""What is to be had of the revision that has the name now.
+"""State of the serving revision, which the Service selects now.
 
-Alive: it serves, or waiting may bring it back. Stopped: it should have no pods, and its vectors have been served.
-Broken: its vectors have been served, and it does not come back by itself. Unused: it has never made vectors, and
-waiting brings none.
+Alive: it serves, or may recover. Stopped: it is scaled to zero, and its vectors have been served. Broken: its vectors
+have been served, and it does not recover by itself. Unused: it has never made vectors, and will not.
 """
 
 SpaceChange = Literal["Same", "Other", "Unknown"]
-"""Whether the desired revision makes the vector space that the name stands for; Unknown while one of the two is not
-known.
-"""
+"""Whether the desired revision makes the vector space that is served now; Unknown while one of the two is not known."""
 
 Readiness = Literal["Incomplete", "Complete", "Proved"]
-"""How far the desired revision is.
+"""Progress of the desired revision.
 
-Complete: all its pods are ready. Proved: all of them have proved their vectors, and can be reached by the name of
-their vector space.
+Complete: all its pods are ready. Proved: all of them have passed the check of their vectors, and the Service of their
+vector space exists.
 """
 
 
@@ -75,13 +72,13 @@ def _one_of(*values: str) -> frozenset[str]:
 
 ROLLOUT_CASES = (
     _RolloutCase("Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Other")),
-    # Without pods of the new model, nobody finds out what it makes.
+    # Without pods of the new model, its vector space cannot be known.
     _RolloutCase(
         "Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Unknown"), has_replicas=_NO
     ),
-    # There is nothing that a client could have stored, and nothing to go back to.
+    # No client can have stored its vectors, and there is nothing to roll back to.
     _RolloutCase("Done", serving=_one_of("Unused")),
-    # The user's word: no answers until the new pods are ready.
+    # The user asked for it: no answers until the new pods are ready.
     _RolloutCase("Done", policy=_one_of("InPlace")),
     _RolloutCase("Preparing", has_replicas=_NO),
     _RolloutCase("Preparing", desired=_one_of("Incomplete")),

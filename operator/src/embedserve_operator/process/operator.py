@@ -78,7 +78,9 @@ async def run_operator(settings: RunSettings) -> int:
                 resource_selector=build_class_selector(settings.operator_class),
                 on_request=metrics.count_request,
             ) as kube,
-            PodClient(tell_timeout=settings.tell_timeout, check_timeout=settings.check_timeout) as pod_client,
+            PodClient(
+                message_timeout=settings.message_timeout, check_timeout=settings.check_timeout
+            ) as pod_client,
             run_election(
                 settings.lease,
                 Candidate(settings.identity, on_attempt=lambda: heartbeats.record("lease")),

@@ -10,19 +10,19 @@ from embedserve_runtime.api.inputs import check_dimensions, merge_aliases
 from embedserve_runtime.api.schemas.base import EmbeddingType
 from embedserve_runtime.api.schemas.openai import EmbeddingsBody
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.tokenizing import Side
 
 ChunkedOverflow = Literal["chunk", "chunk-mean"]
 
-PRECISIONS: Mapping[EmbeddingType, Precision] = {
-    "float": Precision.FLOAT32,
-    "base64": Precision.FLOAT32,
-    "int8": Precision.INT8,
-    "uint8": Precision.UINT8,
-    "binary": Precision.BINARY,
-    "ubinary": Precision.UBINARY,
+PRECISIONS: Mapping[EmbeddingType, OutputDtype] = {
+    "float": OutputDtype.FLOAT32,
+    "base64": OutputDtype.FLOAT32,
+    "int8": OutputDtype.INT8,
+    "uint8": OutputDtype.UINT8,
+    "binary": OutputDtype.BINARY,
+    "ubinary": OutputDtype.UBINARY,
 }
 # Most requests have no others, and are read without a look at the rest.
 _COMMON_FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
@@ -41,7 +41,7 @@ class EmbeddingOptions(NamedTuple):
 
     dimensions: int | None
     as_base64: bool
-    precision: Precision = Precision.FLOAT32
+    precision: OutputDtype = OutputDtype.FLOAT32
     truncate: bool | None = None
     side: Side | None = None
     max_tokens: int | None = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import SparseVector
-from embedserve_runtime.heads.quantization import Precision, quantize
+from embedserve_runtime.heads.quantization import OutputDtype, quantize
 
 # Numbers of one slice: some 3 ms of writing.
 MAX_SLICE_VALUES = 131_072
@@ -58,7 +58,7 @@ def write_openai_numbers(vectors: NDArray[Any], first: int) -> bytes:
 
 
 @cache
-def get_openai_writer(precision: Precision, *, as_base64: bool) -> RowWriter:
+def get_openai_writer(precision: OutputDtype, *, as_base64: bool) -> RowWriter:
     """Return a writer of rows as OpenAI's items, in that precision."""
     write = write_openai_base64 if as_base64 else write_openai_numbers
     return lambda vectors, first: write(quantize(vectors, precision), first)
@@ -112,7 +112,7 @@ async def write_sparse_vectors(
 
 def write_sparse_vector(
     vector: SparseVector,
-    precision: Precision,
+    precision: OutputDtype,
     tokens: Callable[[Int32Array], list[str]] | None,
     *,
     as_base64: bool = False,
@@ -124,9 +124,9 @@ def write_sparse_vector(
     return b'{"indices":%b,"values":%b%b}' % (write(vector.indices), write(values), listed)
 
 
-def convert_weights(vector: SparseVector, precision: Precision) -> NDArray[Any]:
+def convert_weights(vector: SparseVector, precision: OutputDtype) -> NDArray[Any]:
     """Return the weights as float16 if that is the precision, else as float32."""
-    return vector.values.astype(np.float16) if precision is Precision.FLOAT16 else vector.values
+    return vector.values.astype(np.float16) if precision is OutputDtype.FLOAT16 else vector.values
 
 
 def _write_base64(values: NDArray[Any]) -> bytes:
@@ -138,7 +138,7 @@ def _write_numbers(values: NDArray[Any]) -> bytes:
 
 
 @cache
-def get_number_writer(precision: Precision) -> RowWriter:
+def get_number_writer(precision: OutputDtype) -> RowWriter:
     """Return a writer of rows as arrays of numbers in that precision."""
     return make_number_writer(lambda rows: quantize(rows, precision))
 
@@ -151,7 +151,7 @@ def make_number_writer(quantizer: Quantizer) -> RowWriter:
 
 
 @cache
-def get_base64_writer(precision: Precision) -> RowWriter:
+def get_base64_writer(precision: OutputDtype) -> RowWriter:
     """Return a writer of rows as base64 of their little-endian bytes."""
     return make_base64_writer(lambda rows: quantize(rows, precision))
 
@@ -173,7 +173,7 @@ async def write_matrices(matrices: Sequence[FloatArray], writer: RowWriter | Non
     return await _write_all(matrices, in_slices)
 
 
-async def write_base64_matrices(matrices: Sequence[FloatArray], precision: Precision) -> bytes:
+async def write_base64_matrices(matrices: Sequence[FloatArray], precision: OutputDtype) -> bytes:
     """Write base64 of each whole matrix, separated by commas."""
 
     def whole(matrix: FloatArray) -> bytes:

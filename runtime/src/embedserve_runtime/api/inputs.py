@@ -47,13 +47,13 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
     timeout = _parse_timeout(context)
     if model is None or model == context.model_name:
         return RequestOptions(space, timeout)
-    name, pinned = _split_space(model)
-    if pinned is not None and space not in (None, pinned):
+    name, suffix = _split_space(model)
+    if suffix is not None and space not in (None, suffix):
         raise VectorSpaceMismatch(
-            f"`model` asks for vector space {pinned} and X-Embedserve-Vector-Space for {space}; leave one out"
+            f"`model` asks for vector space {suffix} and X-Embedserve-Vector-Space for {space}; leave one out"
         )
     _, word = split_model_name(name, context.model_name)
-    return RequestOptions(space if pinned is None else pinned, timeout, word)
+    return RequestOptions(space if suffix is None else suffix, timeout, word)
 
 
 def _split_space(model: str) -> tuple[str, str | None]:

@@ -28,14 +28,14 @@ from embedserve_runtime.api.vector_store_formats import (
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
+from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
 from embedserve_runtime.service import EmbeddingService, EmbedResult
 
-FLOAT_PRECISIONS = (Precision.FLOAT32, Precision.FLOAT16)
+FLOAT_PRECISIONS = (OutputDtype.FLOAT32, OutputDtype.FLOAT16)
 # In these precisions the length of a vector is lost, unless its scale is sent along or ranges are known.
-SCALED_PRECISIONS = (Precision.INT8, Precision.UINT8)
+SCALED_PRECISIONS = (OutputDtype.INT8, OutputDtype.UINT8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class OutputFormat:
     of weights by text.
     """
 
-    precision: Precision
+    precision: OutputDtype
     encoding: Encoding
     ranges: Ranges | None
     texts: bool
@@ -77,7 +77,7 @@ class OutputFormat:
 
 def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
-    precision = body.dtype or Precision.FLOAT32
+    precision = body.dtype or OutputDtype.FLOAT32
     ranges = _read_ranges(body, precision, service)
     if body.encoding == "pgvector" and precision in SCALED_PRECISIONS:
         raise InvalidInput(
@@ -94,7 +94,7 @@ def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     )
 
 
-def _read_ranges(body: EncodeBody, precision: Precision, service: EmbeddingService) -> Ranges | None:
+def _read_ranges(body: EncodeBody, precision: OutputDtype, service: EmbeddingService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
     return resolve_ranges(service.card, requested, precision, body.dimensions, body.normalize)
@@ -103,7 +103,7 @@ def _read_ranges(body: EncodeBody, precision: Precision, service: EmbeddingServi
 def resolve_ranges(
     card: ModelCard,
     requested: Ranges | Literal["stored"] | None,
-    precision: Precision,
+    precision: OutputDtype,
     dimensions: int | None,
     normalize: bool | None,
 ) -> Ranges | None:
@@ -131,7 +131,7 @@ def resolve_ranges(
     return card.ranges
 
 
-def check_chunks(precision: Precision, ranges: Ranges | None) -> None:
+def check_chunks(precision: OutputDtype, ranges: Ranges | None) -> None:
     """Raise InvalidInput where vectors of spans would lose their length."""
     if precision in SCALED_PRECISIONS and ranges is None:
         raise InvalidInput("chunks are written as int8 or uint8 with `ranges` only")

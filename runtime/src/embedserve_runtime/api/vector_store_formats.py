@@ -14,12 +14,12 @@ import orjson
 from embedserve_runtime.api.encoding import RowWriter, convert_weights, format_numbers
 from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.results import SparseVector
-from embedserve_runtime.heads.quantization import Precision, quantize
+from embedserve_runtime.heads.quantization import OutputDtype, quantize
 
-BITS = (Precision.BINARY, Precision.UBINARY)
+BITS = (OutputDtype.BINARY, OutputDtype.UBINARY)
 
 
-def make_pgvector_writer(precision: Precision) -> RowWriter:
+def make_pgvector_writer(precision: OutputDtype) -> RowWriter:
     """Return a writer of `"[0.1,0.2]"` for each row, or `"0110"` for binary; pgvector has no type for int8."""
     return _write_bits if precision in BITS else lambda rows, _: _write_vectors(quantize(rows, precision))
 
@@ -34,7 +34,7 @@ def _write_bits(rows: FloatArray, _: int) -> bytes:
     return b"[" + b",".join(b'"' + row.tobytes() + b'"' for row in digits) + b"]"
 
 
-def write_pgvector_sparse(vector: SparseVector, precision: Precision, width: int) -> bytes:
+def write_pgvector_sparse(vector: SparseVector, precision: OutputDtype, width: int) -> bytes:
     """Write `"{1:0.5,7:0.2}/30522"`: indices count from 1, and the number of dimensions follows the slash."""
     written = format_numbers(convert_weights(vector, precision)) if len(vector.values) else []
     entries = (b"%d:%b" % pair for pair in zip((vector.indices + 1).tolist(), written, strict=True))
@@ -42,7 +42,7 @@ def write_pgvector_sparse(vector: SparseVector, precision: Precision, width: int
 
 
 def write_weights_by_text(
-    vector: SparseVector, precision: Precision, texts: Callable[[Int32Array], list[str]]
+    vector: SparseVector, precision: OutputDtype, texts: Callable[[Int32Array], list[str]]
 ) -> bytes:
     """Write `{"number":1.8}`. Entries without a text are left out; of those with the same text the largest stays."""
     values = convert_weights(vector, precision)

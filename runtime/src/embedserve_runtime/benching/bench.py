@@ -17,8 +17,8 @@ from embedserve_runtime.benching.load import BatchCounter, LoadResult, run_load
 from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
 from embedserve_runtime.benching.texts import build_mix, read_texts
 from embedserve_runtime.config import BatchingSettings, RuntimeConfig
-from embedserve_runtime.cpu.quota import usable_cpus
-from embedserve_runtime.cpu.split import front_ends
+from embedserve_runtime.cpu.quota import count_usable_cpus
+from embedserve_runtime.cpu.split import choose_front_end_count
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.frontends.overhead import measure_overhead
@@ -130,8 +130,8 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
     load = _ClientLoad(texts, options.clients, options.batch, options.seconds)
     load_result, batches = uvloop.run(_measure_load(load, runner, tokenizer, limits, batching))
-    http_workers = front_ends(
-        usable_cpus(),
+    http_workers = choose_front_end_count(
+        count_usable_cpus(),
         around=measure_overhead(card, tokenizer, texts),
         rate=calibration.tokens_per_second,
         threads=runner.engine.threads,
@@ -191,7 +191,7 @@ def _build_report(
 ) -> BenchReport:
     load_result, batches = measurements.load_result, measurements.batches
     calibration, tokenizing_rate = measurements.calibration, measurements.tokenizing_rate
-    threads = config.engine.threads or usable_cpus()
+    threads = config.engine.threads or count_usable_cpus()
     card, engine = runner.card, runner.engine
     tokens = sum(load_result.lengths)
     is_comparable = engine.kind == "onnx" and engine.precision == "float32" and card.encoder.layers

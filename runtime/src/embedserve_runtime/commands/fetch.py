@@ -57,7 +57,7 @@ def describe_fetched_model(
         "sizeBytes": located.size,
     }
     if card is None:
-        return {**source, "foreign": True}
+        return {**source, "needsExport": True}
     return {
         **source,
         "dimensions": card.pipeline.dimensions,

@@ -57,11 +57,13 @@ ConvertedPrecision = Literal["float32", "float16", "int8"]
 class ParitySettings(SettingsGroup):
     """What a converted variant must reach against the plain float32 graph to be published."""
 
-    min_mean_cosine: Share = Field(
+    min_mean_cosine: ParityFloor = Field(
         default=0.998, description="Least mean cosine of its vectors to float32's, over the corpus."
     )
-    min_cosine: Share = Field(default=0.99, description="Least cosine of any of its vectors to float32's.")
-    min_rank_agreement: Share = Field(
+    min_cosine: ParityFloor = Field(
+        default=0.99, description="Least cosine of any of its vectors to float32's."
+    )
+    min_rank_agreement: ParityFloor = Field(
         default=0.99,
         description="Least rank correlation (Spearman) of its scores with float32's: similarities of pairs of texts, "
         "or what a reranker or classifier gives.",

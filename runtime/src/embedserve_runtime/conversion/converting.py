@@ -37,7 +37,7 @@ from embedserve_runtime.conversion.rewriting import (
 )
 from embedserve_runtime.conversion.standard import build_standard_model, check_outputs
 from embedserve_runtime.cpu.features import compute_max_static_weight
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.onnx.artifacts import (
     INPUTS_FILE,
     KIND,
@@ -68,7 +68,7 @@ from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.parity.corpus import read_calibration_texts, read_parity_texts
 from embedserve_runtime.parity.measures import compare, describe_shortfalls
 from embedserve_runtime.sources import open_model
-from embedserve_runtime.store import is_sound, publish_folder, remove_folder
+from embedserve_runtime.store import is_intact, publish_folder, remove_folder
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +109,11 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     refuse_unconvertible(card)
     inputs = describe_inputs(card, config.onnx)
     artifact = find_artifact(root, inputs.name)
-    if artifact is not None and config.onnx.convert == "IfNeeded" and is_sound(artifact.folder):
+    if artifact is not None and config.onnx.convert == "IfNeeded" and is_intact(artifact.folder):
         log.info("the converted model is there", extra={"artifact": inputs.name})
         return _describe_result(card, artifact)
     remove_folder(root, KIND, inputs.name)
-    threads = config.engine.threads or usable_cpus()
+    threads = config.engine.threads or count_usable_cpus()
     writer = ArtifactWriter(card, ModelTensors(located.folder), inputs, threads)
     publish_folder(root, KIND, inputs.name, writer.write, made_from=located.digest)
     return _describe_result(card, find_artifact(root, inputs.name))

@@ -10,7 +10,7 @@ import numpy as np
 
 from embedserve_runtime.config import ParitySettings, RuntimeConfig
 from embedserve_runtime.conversion.benchmark import describe_variant
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, ConversionReport, Variant
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine
@@ -52,8 +52,11 @@ def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> s
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
     folder = read_layout(files, read_entries(files)).modules.transformer
-    home, checkpoint = files.enter_folder(folder), ModelTensors(located.folder).open_checkpoint(folder)
-    gives = LOGITS if read_graph_config(home).classifies else HIDDEN
+    encoder_files, checkpoint = (
+        files.enter_folder(folder),
+        ModelTensors(located.folder).open_checkpoint(folder),
+    )
+    gives = LOGITS if read_graph_config(encoder_files).classifies else HIDDEN
     missing = sorted({*config.onnx.outputs} - {gives})
     if missing:
         raise ConfigError(
@@ -62,24 +65,26 @@ def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> s
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")
-    root, name = config.model.store.expanduser(), export_name(describe_origin(home, checkpoint))
+    root, name = config.model.store.expanduser(), export_name(describe_origin(encoder_files, checkpoint))
     if config.onnx.convert == "Always":
         remove_folder(root, KIND, name)
-    threads = config.engine.threads or usable_cpus()
-    publish_folder(root, KIND, name, lambda folder: _fill(folder, home, threads), made_from=located.digest)
+    threads = config.engine.threads or count_usable_cpus()
+    publish_folder(
+        root, KIND, name, lambda folder: _fill(folder, encoder_files, threads), made_from=located.digest
+    )
     return name
 
 
-def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
+def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     # Imported here: torch and transformers are extras.
     from embedserve_runtime.engines.torch.transformers_model import TransformersModel
 
-    model = TransformersModel.open(home.path)
+    model = TransformersModel.open(encoder_files.path)
     model.export(folder / EXPORT_FILE)
     task = "classify" if model.output == LOGITS else "embed"
-    graph = read_graph(home, folder / EXPORT_FILE, task=task, pooled=False)
-    encoder = describe_graph_encoder(home, graph)
-    texts = _sample_texts(home, min(encoder.max_tokens, MAX_TOKENS))
+    graph = read_graph(encoder_files, folder / EXPORT_FILE, task=task, pooled=False)
+    encoder = describe_graph_encoder(encoder_files, graph)
+    texts = _sample_texts(encoder_files, min(encoder.max_tokens, MAX_TOKENS))
     want = [model.run(text) for text in texts]
     engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
     began = time.perf_counter()
@@ -91,14 +96,14 @@ def _fill(folder: Path, home: ModelFiles, threads: int) -> None:
     speed = sum(map(len, texts)) / (time.perf_counter() - began)
     variant = _judge(_summarize_outputs(want, model.output), _summarize_outputs(found, model.output), speed)
     if not variant.published:
-        raise ModelInvalid(f"the export of {home.path} is not what torch computes: {variant.reason}")
+        raise ModelInvalid(f"the export of {encoder_files.path} is not what torch computes: {variant.reason}")
     report = ConversionReport(chosen=PLAIN, variants=(variant,))
     (folder / REPORT_FILE).write_text(report.model_dump_json(by_alias=True, indent=1) + "\n")
     log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
 
 
-def _sample_texts(home: ModelFiles, max_tokens: int) -> list[Int32Array]:
-    tokenizer = parse_tokenizer(home.require(TOKENIZER_FILE))
+def _sample_texts(encoder_files: ModelFiles, max_tokens: int) -> list[Int32Array]:
+    tokenizer = parse_tokenizer(encoder_files.require(TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
     read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(read_parity_texts())]

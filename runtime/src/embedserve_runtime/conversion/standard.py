@@ -28,7 +28,7 @@ from embedserve_runtime.engines.onnx.nodes import GraphWriter
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.architecture import NormKind
@@ -188,12 +188,12 @@ class _OutputTail:
         starts = graph.add("Squeeze", "starts", second)
         return graph.add("Gather", OUTPUT, graph.add("Add", starts, last))
 
-    def _write_layers(self, rows: str, layers: Sequence[LoadedLayer]) -> str:
+    def _write_layers(self, rows: str, layers: Sequence[HeadLayerWeights]) -> str:
         for layer in layers:
             rows = self._write_layer(rows, layer)
         return rows
 
-    def _write_layer(self, rows: str, loaded: LoadedLayer) -> str:
+    def _write_layer(self, rows: str, loaded: HeadLayerWeights) -> str:
         graph, layer = self.graph, loaded.layer
         product = self._write_product(rows, loaded.weight)
         if loaded.bias is not None:

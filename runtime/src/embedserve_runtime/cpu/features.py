@@ -25,22 +25,25 @@ WIDE_SUMS = frozenset({"amx-int8", "avx512-vnni", "avx-vnni", "i8mm", "dotprod",
 
 
 def detect_instruction_set() -> str:
-    """Name of this machine's, `x86-64/avx512-vnni` for example."""
+    """Return the name of this machine's instruction set for 8-bit products, such as `x86-64/avx512-vnni`."""
     return format_instruction_set(platform.machine(), read_cpu_flags())
 
 
 def has_bfloat16_products() -> bool:
-    """Whether ONNX Runtime makes products in bfloat16 on this machine: on ARM whose cores have them (BFMMLA)."""
+    """Whether ONNX Runtime can multiply in bfloat16 on this machine: on ARM cores with BFMMLA."""
     return platform.machine() in ARM_MACHINES and "bf16" in read_cpu_flags()
 
 
 def read_cpu_flags() -> frozenset[str]:
-    """Return the instruction set of this machine."""
+    """Read the feature flags of this machine's CPU, as the kernel names them."""
     return parse_cpu_flags(_cpu_info())
 
 
 def parse_cpu_flags(cpu_info: str) -> frozenset[str]:
-    """Flags of the first processor: the line `flags` on x86, `Features` on ARM."""
+    """Parse the flags of the first processor: the line `flags` on x86, `Features` on ARM.
+
+    cpu_info: content of /proc/cpuinfo.
+    """
     for line in cpu_info.splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -49,6 +52,7 @@ def parse_cpu_flags(cpu_info: str) -> frozenset[str]:
 
 
 def format_instruction_set(machine: str, flags: AbstractSet[str]) -> str:
+    """Format the best instruction set that the flags have, such as `arm64/i8mm`; other machines by their name alone."""
     if machine in X86_MACHINES:
         return f"x86-64/{next((name for name, flag in X86 if flag in flags), 'sse')}"
     if machine in ARM_MACHINES:
@@ -57,12 +61,12 @@ def format_instruction_set(machine: str, flags: AbstractSet[str]) -> str:
 
 
 def can_accumulate_exactly(instructions: str) -> bool:
-    """Whether its 8-bit products add up without overflow whatever the weights are."""
+    """Whether an instruction set sums 8-bit products without overflow, whatever the weights are."""
     return instructions.rpartition("/")[2] in WIDE_SUMS
 
 
 def compute_max_static_weight(instructions: str) -> int:
-    """The largest 8-bit weight whose products cannot overflow: 127, or 63 where two terms are added in 16 bit."""
+    """Return the largest 8-bit weight whose products cannot overflow: 127, or 63 if two terms are added in 16 bit."""
     return 127 if can_accumulate_exactly(instructions) else 63
 
 

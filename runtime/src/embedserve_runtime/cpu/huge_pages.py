@@ -33,7 +33,7 @@ Advise = Callable[[int, int], bool]
 def use_huge_pages() -> None:
     """Move what is in memory now to huge pages, before the first request: beside requests the copying would slow them.
     It takes a second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
-    size = huge_page_bytes()
+    size = read_huge_page_size()
     if size is None:
         return
     madvise = ctypes.CDLL(None).madvise
@@ -44,15 +44,15 @@ def use_huge_pages() -> None:
 
     begun = time.perf_counter()
     try:
-        moved = move(size, advise)
+        moved = collapse_blocks(size, advise)
     except OSError as error:
         log.info("no huge pages", extra={"error": str(error)})
         return
     log.info("huge pages in use", extra={"bytes": moved, "seconds": round(time.perf_counter() - begun, 3)})
 
 
-def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
-    """Return the size of huge pages; None where they are not to be used."""
+def read_huge_page_size(settings: Path = SETTINGS) -> int | None:
+    """Return the size of a huge page in bytes; None where the kernel has none or is set not to use them."""
     try:
         if "[never]" in (settings / "enabled").read_text():
             return None
@@ -61,19 +61,24 @@ def huge_page_bytes(settings: Path = SETTINGS) -> int | None:
         return None
 
 
-def blocks(maps: str, size: int) -> Iterator[int]:
-    """Where a huge page could begin. maps: as /proc/self/maps."""
+def find_blocks(maps: str, size: int) -> Iterator[int]:
+    """Iterate the addresses of anonymous memory at which a huge page could begin.
+
+    maps: content of /proc/self/maps. size: of a huge page, in bytes.
+    """
     for found in ANONYMOUS.finditer(maps):
         begin, end = (int(bound, 16) for bound in found.groups())
         yield from range(-(-begin // size) * size, end - size + 1, size)
 
 
-def move(size: int, advise: Advise) -> int:
-    """The bytes that are in huge pages now. size: of one. Raises OSError where the memory of the process cannot be
-    looked at."""
+def collapse_blocks(size: int, advise: Advise) -> int:
+    """Collapse filled memory into huge pages of `size` bytes, and return how many bytes are in them now.
+
+    Raises OSError where the memory of the process cannot be looked at.
+    """
     moved, pages = 0, size // mmap.PAGESIZE
     with Path("/proc/self/pagemap").open("rb", buffering=0) as table:
-        for begin in blocks(Path("/proc/self/maps").read_text(), size):
+        for begin in find_blocks(Path("/proc/self/maps").read_text(), size):
             table.seek(begin // mmap.PAGESIZE * ENTRY_BYTES)
             entries = np.frombuffer(table.read(pages * ENTRY_BYTES), np.uint64)
             if np.count_nonzero(entries & PRESENT) >= MIN_SHARE * pages and advise(begin, size):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedserve_runtime.cpu.quota import allowed_cpus
+from embedserve_runtime.cpu.quota import list_allowed_cpus
 
 NODES_ROOT = Path("/sys/devices/system/node")
 PROCESS_ROOT = Path("/proc/self")
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One that has CPUs."""
+class NumaNode:
+    """A NUMA node that has CPUs."""
 
     number: int
     cpus: frozenset[int]
@@ -34,18 +34,21 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class CpuPlacement:
-    """What the kernel lets a process have, and where it is. cpus: its affinity mask (cpuset). memory: numbers of the
-    nodes that its memory may lie on. last: the CPU that it ran on last."""
+    """Where the kernel lets a process run, and where it runs.
+
+    cpus: its affinity mask (cpuset). memory: numbers of the nodes that its memory may lie on. last: the CPU that it ran
+    on last.
+    """
 
     cpus: frozenset[int]
     memory: frozenset[int]
     last: int
 
 
-def read_nodes(root: Path = NODES_ROOT) -> tuple[Node, ...]:
+def read_nodes(root: Path = NODES_ROOT) -> tuple[NumaNode, ...]:
     """Read the memory nodes by number; none where the kernel lists none."""
     files = {int(file.parent.name.removeprefix("node")): file for file in root.glob("node[0-9]*/cpulist")}
-    nodes = (Node(number, parse_cpu_list(files[number].read_text().strip())) for number in sorted(files))
+    nodes = (NumaNode(number, parse_cpu_list(files[number].read_text().strip())) for number in sorted(files))
     return tuple(node for node in nodes if node.cpus)
 
 
@@ -54,24 +57,26 @@ def read_placement(root: Path = PROCESS_ROOT) -> CpuPlacement:
     fields = dict(line.split(":", 1) for line in (root / "status").read_text().splitlines() if ":" in line)
     last = (root / "stat").read_text().rpartition(")")[2].split()[LAST_CPU_FIELD]
     return CpuPlacement(
-        allowed_cpus(), parse_cpu_list(fields.get("Mems_allowed_list", "").strip()), int(last)
+        list_allowed_cpus(), parse_cpu_list(fields.get("Mems_allowed_list", "").strip()), int(last)
     )
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """CPUs, or nodes, of the kernel's notation: `0-3,8`."""
+    """Parse a list of CPUs or nodes in the kernel's notation, such as `0-3,8`."""
     ranges = (part.partition("-") for part in text.split(",") if part)
     return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
 
 
-def list_usable_nodes(nodes: Sequence[Node], cpus: frozenset[int]) -> tuple[Node, ...]:
-    """Those that have some of these CPUs, with no others."""
-    return tuple(Node(node.number, node.cpus & cpus) for node in nodes if node.cpus & cpus)
+def list_usable_nodes(nodes: Sequence[NumaNode], cpus: frozenset[int]) -> tuple[NumaNode, ...]:
+    """List the nodes that have some of these CPUs, each with those CPUs only."""
+    return tuple(NumaNode(node.number, node.cpus & cpus) for node in nodes if node.cpus & cpus)
 
 
-def choose_numa_node(nodes: Sequence[Node], placement: CpuPlacement, wanted: int) -> Node | None:
-    """The node to stay on, with those of its CPUs that may be used; None where it is one anyway, or `wanted` CPUs are
-    on none whose memory may be used."""
+def choose_numa_node(nodes: Sequence[NumaNode], placement: CpuPlacement, wanted: int) -> NumaNode | None:
+    """Choose the node to stay on, with those of its CPUs that may be used.
+
+    None where only one can be used anyway, or where no node whose memory may be used has `wanted` CPUs.
+    """
     usable = list_usable_nodes(nodes, placement.cpus)
     fitting = [node for node in usable if len(node.cpus) >= wanted and node.number in placement.memory]
     if len(usable) < 2 or not fitting:
@@ -79,19 +84,19 @@ def choose_numa_node(nodes: Sequence[Node], placement: CpuPlacement, wanted: int
     return max(fitting, key=lambda node: (placement.last in node.cpus, len(node.cpus), -node.number))
 
 
-def pin_to_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
-    """Have all threads of the process on one node, if `choose_numa_node` finds it."""
+def bind_to_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
+    """Bind all threads of the process to the node that `choose_numa_node` chooses, if any."""
     nodes = read_nodes(root)
     if len(nodes) < 2:
         return
     placement = read_placement()
-    home = choose_numa_node(nodes, placement, wanted)
-    if home is None:
+    node = choose_numa_node(nodes, placement, wanted)
+    if node is None:
         return
     for task in (PROCESS_ROOT / "task").iterdir():
         with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
-            os.sched_setaffinity(int(task.name), home.cpus)
+            os.sched_setaffinity(int(task.name), node.cpus)
     log.info(
         "staying on one NUMA node",
-        extra={"node": home.number, "cpus": len(home.cpus), "of_nodes": [node.number for node in nodes]},
+        extra={"node": node.number, "cpus": len(node.cpus), "of_nodes": [node.number for node in nodes]},
     )

@@ -15,8 +15,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
 
-def cpu_limit(root: Path = CGROUP_ROOT) -> float | None:
-    """The quota in CPUs (0.5 is half a core), None when there is no limit. Reads cgroup version 2, then 1."""
+def read_cpu_limit(root: Path = CGROUP_ROOT) -> float | None:
+    """Read the quota in CPUs (0.5 is half a core) from cgroup version 2, then 1; None when there is no limit."""
     maximum = _read(root / "cpu.max")
     if maximum is not None:
         quota, _, period = maximum.partition(" ")
@@ -29,15 +29,15 @@ def cpu_limit(root: Path = CGROUP_ROOT) -> float | None:
     return None
 
 
-def usable_cpus(root: Path = CGROUP_ROOT) -> int:
-    """Whole CPUs to size thread pools by: the quota rounded up, at most the affinity mask, at least 1."""
-    allowed = len(allowed_cpus())
-    limit = cpu_limit(root)
+def count_usable_cpus(root: Path = CGROUP_ROOT) -> int:
+    """Count the whole CPUs to size thread pools by: the quota rounded up, at most the affinity mask, at least 1."""
+    allowed = len(list_allowed_cpus())
+    limit = read_cpu_limit(root)
     return max(1, min(allowed, math.ceil(limit))) if limit is not None else allowed
 
 
-def allowed_cpus() -> frozenset[int]:
-    """The affinity mask (cpuset)."""
+def list_allowed_cpus() -> frozenset[int]:
+    """List the CPUs of the affinity mask (cpuset)."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

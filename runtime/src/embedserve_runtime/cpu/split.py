@@ -1,4 +1,4 @@
-"""How the cores are shared between the engine and what goes on around it: tokenising, HTTP."""
+"""Divides the cores between the engine and the rest of the server: tokenising and HTTP."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -
     return CpuSplit(cpus, cpus - around, around, round(share, 4))
 
 
-def front_ends(cpus: int, *, around: float, rate: float, threads: int | None) -> int:
-    """Processes that speak HTTP and tokenise; 1 for the engine's own.
+def choose_front_end_count(cpus: int, *, around: float, rate: float, threads: int | None) -> int:
+    """Choose the number of processes that speak HTTP and tokenise; 1 is the engine's own process.
 
     around: measured seconds of one core a token in HTTP and tokenizer. rate: the engine's tokens a second. threads: of
     an engine that shares the cores, None for one that has a device of its own.

@@ -49,8 +49,8 @@ class Results(Struct, frozen=True, eq=False):
     dense: (sequences, full dimensions). logits: (sequences, labels).
     multi_vectors, hidden: an array (tokens, size) for each sequence.
     padding: positions that the forward pass computed beside the real tokens; of a whole batch only.
-    sound: bool (sequences,), whether multi_vectors and hidden are finite, of a whole batch of who could look where they
-        are made; None: nobody has looked.
+    is_finite: bool (sequences,), whether multi_vectors and hidden are finite, where the device checked them; of a whole
+        batch only. None: not checked.
     """
 
     dense: FloatArray | None = None
@@ -59,7 +59,7 @@ class Results(Struct, frozen=True, eq=False):
     multi_vectors: Sequence[FloatArray] | None = None
     hidden: Sequence[FloatArray] | None = None
     padding: int = 0
-    sound: BoolArray | None = None
+    is_finite: BoolArray | None = None
 
     def slice(self, start: int, stop: int, wanted: Output) -> Results:
         """What `wanted` asks for, of the sequences from `start` to `stop`.

@@ -25,19 +25,19 @@ Buffer: TypeAlias = bytes | memoryview
 INLINE_BYTES = 8_192
 
 
-class MalformedMessage(Exception):
-    """What came in is no message that may come from there."""
+class MessageDecodeError(Exception):
+    """The received parts are not a message of the expected types."""
 
 
-class Encoder:
-    """Makes the parts of messages. Not for several threads at a time."""
+class MessageEncoder:
+    """Encodes messages into the parts of a multipart message. It is not thread-safe."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._array)
         self._parts: list[Buffer] = []
 
     def encode(self, message: Message) -> list[Buffer]:
-        """Large arrays become views, so they must not be changed before the message is sent."""
+        """Encode a message. Large arrays become views, so they must not be changed before it is sent."""
         parts = self._parts = [b""]
         parts[0] = self._encoder.encode(message)
         self._parts = []
@@ -53,8 +53,8 @@ class Encoder:
         return value.dtype.str, value.shape, len(self._parts) - 1
 
 
-class Decoder(Generic[M]):
-    """Reads messages of some types. Not for several threads at a time."""
+class MessageDecoder(Generic[M]):
+    """Decodes multipart messages of some types. It is not thread-safe."""
 
     def __init__(self, types: object) -> None:
         """types: a message type, or a union of them."""
@@ -62,12 +62,12 @@ class Decoder(Generic[M]):
         self._parts: Sequence[zmq.Frame] = ()
 
     def decode(self, parts: Sequence[zmq.Frame]) -> M:
-        """The arrays are views of the parts. Raises MalformedMessage."""
+        """Decode a message; its arrays are views of the parts. Raises MessageDecodeError."""
         self._parts = parts
         try:
             return self._decoder.decode(parts[0].buffer)
         except (msgspec.DecodeError, RecursionError, IndexError) as error:
-            raise MalformedMessage(str(error)) from error
+            raise MessageDecodeError(str(error)) from error
         finally:
             self._parts = ()
 
@@ -97,11 +97,11 @@ def _dtype_of(array_type: object) -> np.dtype[Any]:
     return np.dtype(array_type)  # type: ignore[call-overload, no-any-return]
 
 
-def front_end_decoder() -> Decoder[EngineMessage]:
+def front_end_decoder() -> MessageDecoder[EngineMessage]:
     """Return a decoder of the messages that a front end receives."""
-    return Decoder(EngineMessage)
+    return MessageDecoder(EngineMessage)
 
 
-def engine_decoder() -> Decoder[FrontEndMessage]:
+def engine_decoder() -> MessageDecoder[FrontEndMessage]:
     """Return a decoder of the messages that the engine's process receives. Nothing of them is unpickled."""
-    return Decoder(FrontEndMessage)
+    return MessageDecoder(FrontEndMessage)

@@ -15,7 +15,7 @@ from functools import partial
 import zmq
 
 from embedserve_runtime.errors import EmbedserveError, FrontEndFailure, NotReady
-from embedserve_runtime.frontends.codec import Encoder, engine_decoder
+from embedserve_runtime.frontends.codec import MessageEncoder, engine_decoder
 from embedserve_runtime.frontends.message_socket import MessageSocket
 from embedserve_runtime.frontends.messages import (
     Cancel,
@@ -56,7 +56,7 @@ class EngineChannel:
         self._peers: dict[bytes, Peer] = {}
         self._reported = QueueDepth(0, 0, None)
         self._report_is_due = False
-        self._encoder, self._decoder = Encoder(), engine_decoder()
+        self._encoder, self._decoder = MessageEncoder(), engine_decoder()
         self._folder = tempfile.mkdtemp(prefix="embedserve-")
         self.address = f"ipc://{self._folder}/engine"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

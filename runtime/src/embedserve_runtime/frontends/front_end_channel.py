@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from embedserve_runtime.frontends.codec import Encoder, front_end_decoder
+from embedserve_runtime.frontends.codec import MessageEncoder, front_end_decoder
 from embedserve_runtime.frontends.message_socket import MessageSocket
 from embedserve_runtime.frontends.messages import EngineMessage, FrontEndMessage, Hello
 
@@ -27,7 +27,7 @@ class FrontEndChannel:
         """identity: as the engine's process knows this front end. on_failure: a message could not be handled."""
         self._on_message = on_message
         self._on_failure = on_failure
-        self._encoder, self._decoder = Encoder(), front_end_decoder()
+        self._encoder, self._decoder = MessageEncoder(), front_end_decoder()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = MessageSocket(self._context, zmq.DEALER, self._receive)
         self._socket.socket.setsockopt(zmq.ROUTING_ID, identity)

@@ -17,14 +17,14 @@ from embedserve_runtime.server.sockets import Ports
 class Servers:
     """The HTTP servers of one process, started and stopped together.
 
-    Requests on the pinned port are answered here, whatever the service's name stands for."""
+    Requests by the vector space's own name are answered here, whatever the service's name stands for."""
 
     def __init__(self, settings: ServerSettings, ports: Ports, context: ServerContext) -> None:
         app = create_app(context, settings)
         observer = ConnectionMetrics(context.metrics)
-        self._servers = [HttpServer(app, ports.serving, observer)]
-        if ports.pinned:
-            self._servers.append(HttpServer(_pinned(app), ports.pinned, observer))
+        self._servers = [HttpServer(app, ports.service, observer)]
+        if ports.space:
+            self._servers.append(HttpServer(_never_forward(app), ports.space, observer))
 
     def stop(self) -> None:
         for server in self._servers:
@@ -37,11 +37,11 @@ class Servers:
         await asyncio.gather(*(server.abort() for server in self._servers))
 
 
-def _pinned(app: ASGIApp) -> ASGIApp:
+def _never_forward(app: ASGIApp) -> ASGIApp:
     """The application, for requests by the vector space's own name: they are never passed on."""
 
-    async def pinned(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"]["is_pinned"] = True
+    async def answer_here(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["by_space_name"] = True
         await app(scope, receive, send)
 
-    return pinned
+    return answer_here

@@ -188,9 +188,9 @@ def _exit_when_closed(handle: int) -> None:
     asyncio.get_running_loop().add_reader(handle, read)
 
 
-async def _run(address: str, identity: str, memory: int, serving: int, pinned: int | None = None) -> None:
+async def _run(address: str, identity: str, memory: int, service: int, space: int | None = None) -> None:
     _exit_when_closed(sys.stdin.fileno())
-    ports = Ports(socket.socket(fileno=serving), None if pinned is None else socket.socket(fileno=pinned))
+    ports = Ports(socket.socket(fileno=service), None if space is None else socket.socket(fileno=space))
     await Worker(ports, memory).run(address, identity.encode())
 
 

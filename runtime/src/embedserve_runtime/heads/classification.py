@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.heads import dense
-from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.heads.description import ClassifierHead, ScoreFunction
 
 ScoreArray = NDArray[np.float32] | NDArray[np.float64]
@@ -25,7 +25,7 @@ class LoadedClassifierHead:
     """A classifier with its tensors: (tokens, hidden) to logits (sequences, labels), float32."""
 
     head: ClassifierHead
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[HeadLayerWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
         if self.head.padding is not None:

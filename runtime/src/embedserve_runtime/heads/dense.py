@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.pipeline import Pooling
 
 # torch.nn.functional.normalize's eps: a zero vector stays zero instead of becoming NaN.
@@ -25,7 +25,7 @@ class DenseHead:
     """Pooling and the dense modules: (tokens, hidden) to (sequences, full dimensions)."""
 
     pooling: Sequence[Pooling]
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[HeadLayerWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> FloatArray:
         return apply_layers(self.layers, pool_all(hidden, batch.cu_seqlens, self.pooling, batch.pool_starts))

@@ -14,7 +14,7 @@ from embedserve_runtime.model.heads.description import HeadLayer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadedLayer:
+class HeadLayerWeights:
     """A layer and its arrays, float32: weight and residual (out, in); bias, norm_weight and norm_bias (out,).
 
     All but the weight may be None. residual: the projection of the input before it is added.
@@ -30,7 +30,7 @@ class LoadedLayer:
     @classmethod
     def load_all(
         cls, layers: Sequence[HeadLayer], tensors: Mapping[str, FloatArray], prefix: str = "head"
-    ) -> tuple[LoadedLayer, ...]:
+    ) -> tuple[HeadLayerWeights, ...]:
         """Load layers from `tensors`, whose names (see `model.heads.tensors`) begin with `prefix`."""
         return tuple(
             cls(
@@ -66,7 +66,7 @@ class LoadedLayer:
         return normalized if self.norm_bias is None else normalized + self.norm_bias
 
 
-def apply_layers(layers: Iterable[LoadedLayer], values: FloatArray) -> FloatArray:
+def apply_layers(layers: Iterable[HeadLayerWeights], values: FloatArray) -> FloatArray:
     """Apply the layers one after another."""
     for layer in layers:
         values = layer(values)

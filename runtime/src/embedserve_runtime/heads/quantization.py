@@ -23,8 +23,8 @@ from embedserve_runtime.model.ranges import Ranges
 INT8_MAX = np.float32(127.0)
 
 
-class Precision(StrEnum):
-    """How the numbers of a vector are written."""
+class OutputDtype(StrEnum):
+    """The number type in which vectors are returned."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -34,7 +34,7 @@ class Precision(StrEnum):
     UBINARY = "ubinary"
 
 
-def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = None) -> NDArray[Any]:
+def quantize(rows: FloatArray, precision: OutputDtype, ranges: Ranges | None = None) -> NDArray[Any]:
     """Quantize rows into a contiguous, little-endian array.
 
     ranges: those of each column, for int8 and uint8; None gives each row its own scale.
@@ -43,22 +43,22 @@ def quantize(rows: FloatArray, precision: Precision, ranges: Ranges | None = Non
     Raises InvalidInput for a value that float16 cannot hold.
     """
     match precision:
-        case Precision.FLOAT32:
+        case OutputDtype.FLOAT32:
             return np.ascontiguousarray(rows, dtype="<f4")
-        case Precision.FLOAT16:
+        case OutputDtype.FLOAT16:
             return _to_float16(rows)
-        case Precision.INT8 if ranges is None:
+        case OutputDtype.INT8 if ranges is None:
             return _quantize_int8(rows)
-        case Precision.INT8 | Precision.UINT8:
+        case OutputDtype.INT8 | OutputDtype.UINT8:
             codes = (
                 _quantize_int8(rows).astype(np.int16) + 128
                 if ranges is None
                 else _quantize_in_ranges(rows, ranges)
             )
-            return (codes - 128).astype(np.int8) if precision is Precision.INT8 else codes.astype(np.uint8)
-        case Precision.UBINARY:
+            return (codes - 128).astype(np.int8) if precision is OutputDtype.INT8 else codes.astype(np.uint8)
+        case OutputDtype.UBINARY:
             return np.packbits(rows > 0, axis=1)
-        case Precision.BINARY:
+        case OutputDtype.BINARY:
             return (np.packbits(rows > 0, axis=1).astype(np.int16) - 128).astype(np.int8)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import SparseVector
-from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
 
 # The size of one tile of logits, and of the dense rows in memory before they become sparse. 16 MiB are 137 tokens of
@@ -27,7 +27,7 @@ class LoadedSparseHead:
     """A masked-LM head with its tensors. It gives each sequence a sparse vector of all entries above 0."""
 
     head: SparseHead
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[HeadLayerWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
         bounds, max_sequences = batch.cu_seqlens, max(1, MAX_TILE_BYTES // (4 * self.head.vocabulary))
@@ -40,7 +40,7 @@ class LoadedSparseHead:
 
 
 def pool_logits(
-    hidden: FloatArray, cu_seqlens: Int32Array, head: SparseHead, layers: Sequence[LoadedLayer]
+    hidden: FloatArray, cu_seqlens: Int32Array, head: SparseHead, layers: Sequence[HeadLayerWeights]
 ) -> FloatArray:
     """Pool the logits of each sequence into a dense row: (sequences, vocabulary), float32."""
     pooled = np.zeros((len(cu_seqlens) - 1, head.vocabulary), dtype=np.float32)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import SparseVector
 from embedserve_runtime.heads.dense import normalize
-from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.heads.description import LexicalHead, MultiVectorHead
 
 
@@ -24,7 +24,7 @@ class LoadedLexicalHead:
     0."""
 
     head: LexicalHead
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[HeadLayerWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
         weights = apply_layers(self.layers, hidden)[:, 0]
@@ -39,7 +39,7 @@ class LoadedMultiVectorHead:
     """A multi-vector head with its tensors. It gives each sequence an array (tokens that count, out features)."""
 
     head: MultiVectorHead
-    layers: Sequence[LoadedLayer]
+    layers: Sequence[HeadLayerWeights]
 
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[FloatArray]:
         vectors = apply_layers(self.layers, hidden)

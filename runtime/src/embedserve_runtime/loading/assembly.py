@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.static import StaticRunner, WordRunner
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LoadedLayer, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
 from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
@@ -88,7 +88,7 @@ def _build_encoder_runner(engine: EncoderEngine, card: ModelCard, heads: Heads) 
 def open_bundled_runner(
     card: ModelCard, graph: BundledOnnx, tensors: ModelTensors, settings: EngineSettings
 ) -> Runner:
-    engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or usable_cpus())
+    engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or count_usable_cpus())
     if graph.rows is not None:
         return BundledOnnxRunner(
             card, graph, engine, partial(apply_layers, _load_dense_layers(card, tensors))
@@ -121,12 +121,12 @@ def load_heads(card: ModelCard, tensors: ModelTensors, checkpoint: StoredTensors
 
 def _load_head_layers(
     head: Head | TokenHead, tensors: ModelTensors, checkpoint: StoredTensors
-) -> tuple[LoadedLayer, ...]:
+) -> tuple[HeadLayerWeights, ...]:
     arrays = {
         name: tensor.astype(np.float32, copy=False)
         for name, tensor in read_head_tensors(tensors, checkpoint, head.layers)
     }
-    return LoadedLayer.load_all(head.layers, arrays)
+    return HeadLayerWeights.load_all(head.layers, arrays)
 
 
 def _load_dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | RoutedHead:
@@ -137,9 +137,9 @@ def _load_dense_head(card: ModelCard, tensors: ModelTensors) -> DenseHead | Rout
     return RoutedHead(documents, DenseHead(query.pipeline.pooling, _load_dense_layers(query, tensors)))
 
 
-def _load_dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[LoadedLayer, ...]:
+def _load_dense_layers(card: ModelCard, tensors: ModelTensors) -> tuple[HeadLayerWeights, ...]:
     dense = card.pipeline.dense
     arrays = {
         name: tensor.astype(np.float32, copy=False) for name, tensor in read_dense_tensors(tensors, dense)
     }
-    return LoadedLayer.load_all([HeadLayer.from_dense(layer) for layer in dense], arrays, prefix="dense")
+    return HeadLayerWeights.load_all([HeadLayer.from_dense(layer) for layer in dense], arrays, prefix="dense")

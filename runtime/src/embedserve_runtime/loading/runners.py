@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity
 from embedserve_runtime.engines.onnx.artifacts import (
     PLAIN,
@@ -117,7 +117,7 @@ def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | 
     if chosen is None:
         return None
     artifact, variant = chosen
-    file, threads = artifact.get_path(variant.precision), config.engine.threads or usable_cpus()
+    file, threads = artifact.get_path(variant.precision), config.engine.threads or count_usable_cpus()
     # Of float32 the same is computed as without a conversion.
     digest = None if variant.precision == PLAIN else artifact.digest_variant(variant.precision)
     try:

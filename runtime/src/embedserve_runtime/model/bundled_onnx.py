@@ -111,11 +111,11 @@ class BundledOnnx:
         return [self.file, *(self.file.parent / name for name in self.external)]
 
 
-def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:
+def choose_file(files: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:
     """Which ONNX file is run: the one that `model.onnx_file` names, else one where no family fits; None where the
     safetensors weights are run.
 
-    home: the encoder's small files. names: of all files that the model has.
+    files: the encoder's small files. names: of all files that the model has.
     Raises ConfigError where the named one is not there, ModelInvalid where one of several must be named,
     UnsupportedArchitecture where there is neither a family nor an ONNX file.
     """
@@ -127,10 +127,10 @@ def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> st
                 f"model.onnx_file: {asked} is not in the model; there: {', '.join(there) or 'none'}"
             )
         return asked
-    if _can_be_table(home, present) or "config.json" not in home:
+    if _can_be_table(files, present) or "config.json" not in files:
         return None
     try:
-        families.describe(home)
+        families.describe(files)
     except UnsupportedArchitecture as error:
         if not there:
             raise type(error)(f"{error.message}; it has no ONNX file to run instead") from error
@@ -144,20 +144,20 @@ def choose_file(home: ModelFiles, names: Iterable[str], asked: str | None) -> st
     return found or there[0]
 
 
-def _can_be_table(home: ModelFiles, names: Container[str]) -> bool:
+def _can_be_table(files: ModelFiles, names: Container[str]) -> bool:
     """Whether it can be a static embedding model, of which only the weights say it for certain."""
-    return read_graph_config(home).model_type in ("", "model2vec") and "model.safetensors" in names
+    return read_graph_config(files).model_type in ("", "model2vec") and "model.safetensors" in names
 
 
-def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
-    """home: the encoder's files. task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
+def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
+    """files: the encoder's files. task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
 
     Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture, naming inputs or outputs.
     """
     declared = read_declaration(file)
     for name in declared.external:
         _check_external(file, name)
-    config = read_graph_config(home)
+    config = read_graph_config(files)
     hidden = _find_hidden_states(file, declared.outputs)
     rows, rows_are = _find_rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
     if rows is not None and rows_are == "dense" and pooled:
@@ -169,7 +169,7 @@ def read_graph(home: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bund
             f"{file} has no output that can be used for this task: {listed}; looked for "
             f"{', '.join((*ROW_NAMES, *HIDDEN_NAMES, LOGITS))}, or one output of two or three sides"
         )
-    side = home.parse_if_there("tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
+    side = files.parse_if_there("tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
     return BundledOnnx(
         file=file,
         inputs=tuple(_check_input(file, value) for value in declared.inputs),
@@ -202,20 +202,20 @@ def _check_external(file: Path, name: str) -> None:
         raise ModelFileMissing(f"{name}, the weights of {file.name}, not found in {file.parent}")
 
 
-def read_graph_config(home: ModelFiles) -> GraphConfig:
-    return home.parse_if_there("config.json", GraphConfig, GraphConfig())
+def read_graph_config(files: ModelFiles) -> GraphConfig:
+    return files.parse_if_there("config.json", GraphConfig, GraphConfig())
 
 
-def describe_graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
+def describe_graph_encoder(files: ModelFiles, graph: BundledOnnx) -> Encoder:
     """The sizes, as an encoder without layers."""
-    config = read_graph_config(home)
+    config = read_graph_config(files)
     has_types = any(value.name == "token_type_ids" for value in graph.inputs)
     return Encoder(
         family=config.model_type or "unknown",
         hidden_size=graph.size,
         max_tokens=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
         embeddings=Embeddings(
-            vocabulary=config.vocab_size or _count_tokens(home),
+            vocabulary=config.vocab_size or _count_tokens(files),
             positions=None,
             token_types=max(config.type_vocab_size, 2) if has_types else 0,
             norm=None,
@@ -226,9 +226,9 @@ def describe_graph_encoder(home: ModelFiles, graph: BundledOnnx) -> Encoder:
     )
 
 
-def _count_tokens(home: ModelFiles) -> int:
+def _count_tokens(files: ModelFiles) -> int:
     """One more than the greatest id that the tokenizer gives."""
-    tokenizer = parse_tokenizer(home.require(TOKENIZER_FILE))
+    tokenizer = parse_tokenizer(files.require(TOKENIZER_FILE))
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
@@ -262,9 +262,9 @@ def _find_token_weights(outputs: Sequence[Value]) -> str | None:
     return found.name
 
 
-def describe_graph_weights(home: ModelFiles, encoder: Encoder) -> LexicalHead:
+def describe_graph_weights(files: ModelFiles, encoder: Encoder) -> LexicalHead:
     """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
-    return LexicalHead((), read_placeholder_ids(home), encoder.embeddings.vocabulary)
+    return LexicalHead((), read_placeholder_ids(files), encoder.embeddings.vocabulary)
 
 
 def _is_for_logits(by_name: Mapping[str, Value]) -> bool:

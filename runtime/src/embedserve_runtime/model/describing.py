@@ -91,11 +91,11 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     table = read_static(files, tensors, layout.modules.static)
     if table is not None:
         return _describe_static(source, layout, table)
-    home = files.enter_folder(layout.modules.transformer)
-    adapter = read_adapter(home, tensors, layout.modules.transformer)
-    if TOKENIZER_FILE not in home:
+    encoder_files = files.enter_folder(layout.modules.transformer)
+    adapter = read_adapter(encoder_files, tensors, layout.modules.transformer)
+    if TOKENIZER_FILE not in encoder_files:
         raise ModelFileMissing(
-            f"{TOKENIZER_FILE} not found in {home.path}: the folder needs the fast tokenizer's file "
+            f"{TOKENIZER_FILE} not found in {encoder_files.path}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
     found = _find_graph(source, layout)
@@ -103,7 +103,7 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
         return replace(_describe_encoder(source, layout), adapter=adapter)
     if adapter is not None:
         raise UnsupportedArchitecture(
-            f"{home.path}: its LoRA adapter cannot be merged into an ONNX file; merge it into the weights of "
+            f"{encoder_files.path}: its LoRA adapter cannot be merged into an ONNX file; merge it into the weights of "
             f"{adapter.base} (`merge_and_unload()` of peft), save and export those"
         )
     graph, layers = found
@@ -112,8 +112,8 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
 
 def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     files, settings = source.files, source.settings
-    home = files.enter_folder(layout.modules.transformer)
-    encoder = families.describe(home)
+    encoder_files = files.enter_folder(layout.modules.transformer)
+    encoder = families.describe(encoder_files)
     task, head = read_head(files, encoder, layout, settings)
     _check_transformer(layout.transformer, head, settings.task)
     token_heads: tuple[TokenHead, ...] = ()
@@ -127,7 +127,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:
         pipeline = resolve_rows_pipeline(count_outputs(head), settings, layout)
-    card = _build_card(source, layout, encoder, pipeline, read_tokenizer(home))
+    card = _build_card(source, layout, encoder, pipeline, read_tokenizer(encoder_files))
     return replace(
         card,
         task=task,
@@ -164,10 +164,10 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
     """The ONNX file that is run, and the dense layers behind it: the one asked for, else one where no family fits, of
     the folder or an export in the store; None where a family runs."""
     files, settings, modules = source.files, source.settings, layout.modules
-    home = files.enter_folder(modules.transformer)
+    encoder_files = files.enter_folder(modules.transformer)
     origin: Origin = ()
     try:
-        name = choose_file(home, files.names, settings.onnx_file)
+        name = choose_file(encoder_files, files.names, settings.onnx_file)
     except UnsupportedArchitecture as error:
         origin, name = _open_export(source, modules.transformer, error)
     if name is None:
@@ -178,10 +178,12 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
         raise UnsupportedArchitecture(
             f"{name}: of an ONNX file dense vectors, scores and labels are made, and the modules ask for something else"
         )
-    graph = read_graph(home, files.path / name, task=settings.task, pooled=settings.pooling != "auto")
+    graph = read_graph(
+        encoder_files, files.path / name, task=settings.task, pooled=settings.pooling != "auto"
+    )
     layers = modules.dense
     if graph.rows is not None and graph.rows_are == "dense":
-        graph, layers = choose_dense_output(graph, read_graph_config(home), modules, settings)
+        graph, layers = choose_dense_output(graph, read_graph_config(encoder_files), modules, settings)
     if graph.rows is not None and graph.rows_are == "dense" and not modules.include_prompt:
         raise UnsupportedArchitecture(
             f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
@@ -210,12 +212,12 @@ def _describe_graph(
     source: CardSource, layout: ModelLayout, graph: BundledOnnx, layers: tuple[DenseLayer, ...]
 ) -> ModelCard:
     files, settings = source.files, source.settings
-    home = files.enter_folder(layout.modules.transformer)
-    encoder = describe_graph_encoder(home, graph)
+    encoder_files = files.enter_folder(layout.modules.transformer)
+    encoder = describe_graph_encoder(encoder_files, graph)
     with suppress(ModelError):  # no family: what config.json says in general is all there is
-        encoder = replace(encoder, max_tokens=families.describe(home).max_tokens)
+        encoder = replace(encoder, max_tokens=families.describe(encoder_files).max_tokens)
     task, head = Task.EMBED, None
-    token_heads = () if graph.weights is None else (describe_graph_weights(home, encoder),)
+    token_heads = () if graph.weights is None else (describe_graph_weights(encoder_files, encoder),)
     guesses_pooling = False
     if graph.rows is None:
         first_token = pools_first_token(files, layout, token_heads)
@@ -224,11 +226,11 @@ def _describe_graph(
     elif graph.rows_are == "dense":
         pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:
-        task, head = read_graph_head(home, encoder, layout, settings, graph.width or 0)
+        task, head = read_graph_head(encoder_files, encoder, layout, settings, graph.width or 0)
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     _check_transformer(layout.transformer, head, settings.task)
     return replace(
-        _build_card(source, layout, encoder, pipeline, read_tokenizer(home)),
+        _build_card(source, layout, encoder, pipeline, read_tokenizer(encoder_files)),
         task=task,
         head=head,
         guesses_pooling=guesses_pooling,

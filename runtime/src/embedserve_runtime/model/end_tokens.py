@@ -76,14 +76,14 @@ class _TokenizerFile(FileModel):
     post_processor: _PostProcessor | None = None
 
 
-def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
+def find_end_tokens(files: ModelFiles) -> tuple[str | None, str | None] | None:
     """Return the tokens that a text begins and ends with by the folder's tokenizer class, each None for no token; None
     where tokenizer.json decides. Raises ModelInvalid."""
-    config = home.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
     kind = _find_class(config)
     if kind is None or (config.add_bos_token is None and config.add_eos_token is None):
         return None
-    named = read_special_tokens(home, ("bos_token", "eos_token"))
+    named = read_special_tokens(files, ("bos_token", "eos_token"))
     adds_bos = kind.adds_bos if config.add_bos_token is None else config.add_bos_token
     return (
         named.get("bos_token", kind.bos) if adds_bos and kind.bos is not None else None,
@@ -91,11 +91,11 @@ def find_end_tokens(home: ModelFiles) -> tuple[str | None, str | None] | None:
     )
 
 
-def read_tokenizer(home: ModelFiles) -> ModelFile:
+def read_tokenizer(files: ModelFiles) -> ModelFile:
     """Return tokenizer.json as the folder's tokenizer class would have it: with its own template where that puts other
     tokens around a text than the file. Raises ModelFileMissing or ModelInvalid."""
-    file = home.require(TOKENIZER_FILE)
-    ends = find_end_tokens(home)
+    file = files.require(TOKENIZER_FILE)
+    ends = find_end_tokens(files)
     if ends is None:
         return file
     content = file.parse(dict[str, Any])
@@ -103,11 +103,11 @@ def read_tokenizer(home: ModelFiles) -> ModelFile:
     wanted = [token for token in (bos, "A", eos) if token is not None]
     if _find_single_template(file.parse(_TokenizerFile).post_processor) == wanted:
         return file
-    ids = read_token_ids(home)
+    ids = read_token_ids(files)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
         if token is not None and token not in ids:
             raise ModelInvalid(
-                f"{home.path / TOKENIZER_CONFIG_FILE}: {flag} asks for {token}, which {TOKENIZER_FILE} does not have"
+                f"{files.path / TOKENIZER_CONFIG_FILE}: {flag} asks for {token}, which {TOKENIZER_FILE} does not have"
             )
     changed = {**content, "post_processor": _build_template(bos, eos, ids)}
     return ModelFile(file.path, json.dumps(changed, ensure_ascii=False).encode())

@@ -55,8 +55,8 @@ def can_export() -> bool:
     return all(find_spec(name) is not None for name in NEEDED)
 
 
-def describe_origin(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """What the export is made from: digests of the configuration and of all tensors. home, checkpoint: the encoder's.
+def describe_origin(files: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
+    """What the export is made from: digests of the configuration and of all tensors. files, checkpoint: the encoder's.
 
     Raises ModelFileMissing or ModelInvalid.
     """
@@ -65,7 +65,7 @@ def describe_origin(home: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, st
         tensor = checkpoint.read_tensor(name)
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         weights.update(tensor.tobytes())
-    config = hashlib.sha256(home.require("config.json").as_bytes())
+    config = hashlib.sha256(files.require("config.json").as_bytes())
     return {"config": config.hexdigest(), "weights": weights.hexdigest(), "exporter": EXPORTER_VERSION}
 
 

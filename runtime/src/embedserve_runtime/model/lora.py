@@ -89,29 +89,33 @@ class LoraAdapter:
     replaced: tuple[str, ...]
 
 
-def read_adapter(home: ModelFiles, tensors: ModelTensors, folder: str) -> LoraAdapter | None:
-    """Read the adapter in a folder, `home`; None without one. folder: the same in the form that `tensors` takes.
+def read_adapter(module_files: ModelFiles, tensors: ModelTensors, folder: str) -> LoraAdapter | None:
+    """Read the adapter of a module; None without one.
+
+    module_files: the files of the module's folder. folder: its path, as `tensors` takes it.
 
     Raises ModelFileMissing where the base model's weights are not there, UnsupportedArchitecture or ModelInvalid.
     """
-    file = home.find(ADAPTER_FILE)
+    file = module_files.find(ADAPTER_FILE)
     if file is None:
         return None
     config = _parse_config(file)
     base = config.base_model_name_or_path or "its base model"
-    if not any(name in home for name in WEIGHTS_FILES):
+    if not any(name in module_files for name in WEIGHTS_FILES):
         raise ModelFileMissing(
-            f"{home.path} has a LoRA adapter for {base} and no weights of {base} itself. Merge the two, and serve the "
-            'folder `merged` with the other files of this one: python -c "from peft import '
+            f"{module_files.path} has a LoRA adapter for {base} and no weights of {base} itself. Merge the two, "
+            'and serve the folder `merged` with the other files of this one: python -c "from peft import '
             "AutoPeftModelForFeatureExtraction as M; "
-            f"M.from_pretrained('{home.path}').merge_and_unload().save_pretrained('merged')\""
+            f"M.from_pretrained('{module_files.path}').merge_and_unload().save_pretrained('merged')\""
         )
     names = {name.removeprefix(PREFIX) for name in tensors.adapter(folder).names}
     modules = {name: find_module(name) for name in names}
     whole = sorted(name for name, module in modules.items() if module is None)
     odd = next((name for name in whole if "lora_" in name), None)
     if odd is not None:
-        raise UnsupportedArchitecture(f"{home.path}: the tensor {odd} of the LoRA adapter is not supported")
+        raise UnsupportedArchitecture(
+            f"{module_files.path}: the tensor {odd} of the LoRA adapter is not supported"
+        )
     scales = {
         module: _compute_scale(file.path, config, module) for module in modules.values() if module is not None
     }

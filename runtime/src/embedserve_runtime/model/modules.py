@@ -300,19 +300,19 @@ def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
     return read_input_kind(own.path / "config.json", config, TEXTS)
 
 
-def _read_tokenizer_config(home: ModelFiles) -> _TokenizerConfigFile:
-    return home.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
+def _read_tokenizer_config(files: ModelFiles) -> _TokenizerConfigFile:
+    return files.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
 
 
-def _read_direction(home: ModelFiles) -> Literal["left", "right"]:
+def _read_direction(files: ModelFiles) -> Literal["left", "right"]:
     """Read the side of tokenizer.json's truncation, which transformers takes where tokenizer_config.json names none."""
-    truncation = home.parse_if_there(TOKENIZER_FILE, _TokenizerFile, _TokenizerFile()).truncation
+    truncation = files.parse_if_there(TOKENIZER_FILE, _TokenizerFile, _TokenizerFile()).truncation
     return "left" if truncation is not None and truncation.direction == "Left" else "right"
 
 
-def read_tokenizer_length(home: ModelFiles) -> int | None:
-    """The tokens of a text that the tokenizer in `home` keeps, if it has a limit. Raises ModelInvalid."""
-    return _find_length_limit(_read_tokenizer_config(home))
+def read_tokenizer_length(files: ModelFiles) -> int | None:
+    """The tokens of a text that the tokenizer in `files` keeps, if it has a limit. Raises ModelInvalid."""
+    return _find_length_limit(_read_tokenizer_config(files))
 
 
 def _find_length_limit(tokenizer: _TokenizerConfigFile) -> int | None:

@@ -106,33 +106,34 @@ def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) ->
 
     Raises ModelInvalid or ModelFileMissing.
     """
-    home = files.enter_folder(module or "")
-    if module is None and SINGLE_FILE not in home:
+    module_files = files.enter_folder(module or "")
+    if module is None and SINGLE_FILE not in module_files:
         return None
     checkpoint = tensors.open_checkpoint(module or "")
     tensor = next((name for name in (MODEL2VEC, SENTENCE_TRANSFORMERS) if name in checkpoint.names), None)
     if tensor is None and module is not None:
         raise ModelInvalid(
-            f"{home.path / SINGLE_FILE} has neither tensor of a static model: {MODEL2VEC}, {SENTENCE_TRANSFORMERS}"
+            f"{module_files.path / SINGLE_FILE} has neither tensor of a static model: "
+            f"{MODEL2VEC}, {SENTENCE_TRANSFORMERS}"
         )
     if tensor is None or (module is None and tensor != MODEL2VEC):
         return None
-    return _read_table(home, tensor, read_table_tensors(checkpoint, tensor))
+    return _read_table(module_files, tensor, read_table_tensors(checkpoint, tensor))
 
 
-def _read_table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
-    tokenizer = load_tokenizer(home)
+def _read_table(module_files: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
+    tokenizer = load_tokenizer(module_files)
     tokens = tokenizer.get_vocab()
     vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
-    _check(home, tensors, vocabulary, max(tokens.values(), default=0))
+    _check(module_files, tensors, vocabulary, max(tokens.values(), default=0))
     if tensor == SENTENCE_TRANSFORMERS:
-        truncation = home.parse(TOKENIZER_FILE, _TokenizerFile).truncation
+        truncation = module_files.parse(TOKENIZER_FILE, _TokenizerFile).truncation
         length, characters, unknown, normalize = truncation and truncation.max_length, None, None, None
     else:
-        config = home.parse_if_there("config.json", _Model2VecFile, _Model2VecFile())
+        config = module_files.parse_if_there("config.json", _Model2VecFile, _Model2VecFile())
         length, normalize = config.max_length, config.normalize
         characters = None if length is None else int(np.median([len(token) for token in tokens]))
-        unknown = _find_unknown_token(tokenizer, home)
+        unknown = _find_unknown_token(tokenizer, module_files)
     return StaticTable(
         tensor=tensor,
         vocabulary=vocabulary,
@@ -144,11 +145,13 @@ def _read_table(home: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) ->
     )
 
 
-def load_tokenizer(home: ModelFiles) -> Tokenizer:
-    """The tokenizer of the table in `home`. Raises ModelFileMissing or ModelInvalid."""
-    file = home.find(TOKENIZER_FILE)
+def load_tokenizer(module_files: ModelFiles) -> Tokenizer:
+    """The tokenizer of the table in `module_files`. Raises ModelFileMissing or ModelInvalid."""
+    file = module_files.find(TOKENIZER_FILE)
     if file is None:
-        raise ModelFileMissing(f"{TOKENIZER_FILE} not found in {home.path}, where the table of tokens lies")
+        raise ModelFileMissing(
+            f"{TOKENIZER_FILE} not found in {module_files.path}, where the table of tokens lies"
+        )
     return parse_tokenizer(file)
 
 
@@ -161,8 +164,8 @@ def read_table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor
     return {part: checkpoint.read_tensor(tensor) for part, tensor in parts.items()}
 
 
-def _check(home: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
-    path = home.path / SINGLE_FILE
+def _check(module_files: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
+    path = module_files.path / SINGLE_FILE
     if tensors["embeddings"].ndim != 2:
         raise ModelInvalid(f"{path}: the table has shape {list(tensors['embeddings'].shape)}, not two sides")
     if last_token >= vocabulary:
@@ -180,10 +183,10 @@ def _check(home: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, las
         )
 
 
-def _find_unknown_token(tokenizer: Tokenizer, home: ModelFiles) -> int | None:
+def _find_unknown_token(tokenizer: Tokenizer, module_files: ModelFiles) -> int | None:
     """Unigram names the id, the others the token."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
         found: int | None = tokenizer.token_to_id(token)
         return found
-    return home.parse(TOKENIZER_FILE, _UnknownFile).model.unk_id
+    return module_files.parse(TOKENIZER_FILE, _UnknownFile).model.unk_id

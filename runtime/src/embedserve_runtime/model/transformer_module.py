@@ -167,12 +167,12 @@ class TransformerModule:
     template_variables: Mapping[str, object] = field(default_factory=dict)
 
 
-def read_transformer(home: ModelFiles, tasks: Sequence[str]) -> TransformerModule:
+def read_transformer(files: ModelFiles, tasks: Sequence[str]) -> TransformerModule:
     """Read the file in the module's folder. Raises UnsupportedArchitecture or ModelInvalid, naming file and key.
 
     tasks: the values of `transformer_task` that fit the modules behind it.
     """
-    file = next(filter(None, map(home.find, TRANSFORMER_FILES)), None)
+    file = next(filter(None, map(files.find, TRANSFORMER_FILES)), None)
     if file is None:
         return TransformerModule()
     content, config = file.parse(dict[str, Any]), file.parse(_TransformerFile)

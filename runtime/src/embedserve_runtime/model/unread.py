@@ -72,18 +72,21 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
     """
     card_of = {card.encoder_path: card for card in cards}
     for folder, checkpoint in tensors.opened.items():
-        home, card = files.enter_folder(folder), card_of.get(folder)
-        strays = [] if card is None else _select_strays(home, card)
-        _check_known(home, checkpoint, {name: name for name in checkpoint.unread}, strays)
+        module_files, card = files.enter_folder(folder), card_of.get(folder)
+        strays = [] if card is None else _select_strays(module_files, card)
+        _check_known(module_files, checkpoint, {name: name for name in checkpoint.unread}, strays)
     for folder, own in tensors.adapters.items():
-        home, card = files.enter_folder(folder), card_of[folder]
+        module_files, card = files.enter_folder(folder), card_of[folder]
         # A head may read the word embeddings in place of a tensor that an adapter changes.
-        strays = _select_strays(home, card) if card.head is None else []
-        _check_known(home, own, {name: _find_changed(name) for name in own.unread}, strays)
+        strays = _select_strays(module_files, card) if card.head is None else []
+        _check_known(module_files, own, {name: _find_changed(name) for name in own.unread}, strays)
 
 
 def _check_known(
-    home: ModelFiles, checkpoint: Checkpoint, unread: Mapping[str, str], strays: Sequence[StrayTensors]
+    module_files: ModelFiles,
+    checkpoint: Checkpoint,
+    unread: Mapping[str, str],
+    strays: Sequence[StrayTensors],
 ) -> None:
     """Raise UnsupportedArchitecture for unread tensors that are no strays. unread: by their names in the file, the
     names that `strays` has for them."""
@@ -94,9 +97,9 @@ def _check_known(
     ]
     if unknown:
         raise UnsupportedArchitecture(
-            f"{home.path}: nothing that config.json describes reads {_list_tensors(checkpoint, unknown)}, so the model "
-            "would give other vectors than its authors meant; if they are left over from training, save the model "
-            "without them"
+            f"{module_files.path}: nothing that config.json describes reads {_list_tensors(checkpoint, unknown)}, "
+            "so the model would give other vectors than its authors meant; if they are left over from training, "
+            "save the model without them"
         )
 
 
@@ -107,8 +110,8 @@ def _find_changed(name: str) -> str:
     return bare if module is None else f"{module}.weight"
 
 
-def _select_strays(home: ModelFiles, card: ModelCard) -> list[StrayTensors]:
-    architectures = home.parse_if_there("config.json", _ConfigFile, _ConfigFile()).architectures or []
+def _select_strays(module_files: ModelFiles, card: ModelCard) -> list[StrayTensors]:
+    architectures = module_files.parse_if_there("config.json", _ConfigFile, _ConfigFile()).architectures or []
     return [
         one
         for one in STRAYS

@@ -48,18 +48,19 @@ def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTab
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
     """
-    home = files.enter_folder(module)
-    if home.parse_if_there("config.json", _File, _File()).path is not None:
+    module_files = files.enter_folder(module)
+    if module_files.parse_if_there("config.json", _File, _File()).path is not None:
         raise UnsupportedArchitecture(
-            f"{home.path / 'config.json'}: path (weights in a JSON file) is not supported; load and save the model "
-            "with a current sentence-transformers"
+            f"{module_files.path / 'config.json'}: path (weights in a JSON file) is not supported; "
+            "load and save the model with a current sentence-transformers"
         )
-    vocabulary, tokens = len(read_token_weights(tensors, module)), load_tokenizer(home).get_vocab()
+    vocabulary, tokens = len(read_token_weights(tensors, module)), load_tokenizer(module_files).get_vocab()
     if (last := max(tokens.values(), default=0)) >= vocabulary:
         raise ModelInvalid(
-            f"{home.path / SINGLE_FILE} has weights of {vocabulary} tokens, tokenizer.json gives ids up to {last}"
+            f"{module_files.path / SINGLE_FILE} has weights of {vocabulary} tokens, "
+            f"tokenizer.json gives ids up to {last}"
         )
-    return WordTable(vocabulary, read_tokenizer_length(home) or DEFAULT_MAX_LENGTH)
+    return WordTable(vocabulary, read_tokenizer_length(module_files) or DEFAULT_MAX_LENGTH)
 
 
 def read_token_weights(tensors: ModelTensors, module: str) -> FloatArray:

@@ -23,8 +23,8 @@ class RpcFrontEnd:
         self._stopping: asyncio.Task[None] | None = None
         self._updating = asyncio.create_task(self._server.start())
         log.info("listening for gRPC on %s", self._server.address)
-        if server.pinned:
-            log.info("listening for gRPC by the space's own name on %s", server.pinned)
+        if server.space_address:
+            log.info("listening for gRPC by the space's own name on %s", server.space_address)
 
     @property
     def observer(self) -> Observer:

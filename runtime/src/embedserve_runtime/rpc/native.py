@@ -20,7 +20,7 @@ from embedserve_runtime.api.native_response import (
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantization import Precision, compute_row_scales, quantize
+from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
@@ -48,13 +48,13 @@ _OUTPUTS = {
     pb.OUTPUT_HIDDEN: Output.HIDDEN,
 }
 _PRECISIONS = {
-    pb.PRECISION_UNSPECIFIED: Precision.FLOAT32,
-    pb.PRECISION_FLOAT32: Precision.FLOAT32,
-    pb.PRECISION_FLOAT16: Precision.FLOAT16,
-    pb.PRECISION_INT8: Precision.INT8,
-    pb.PRECISION_UINT8: Precision.UINT8,
-    pb.PRECISION_BINARY: Precision.BINARY,
-    pb.PRECISION_UBINARY: Precision.UBINARY,
+    pb.PRECISION_UNSPECIFIED: OutputDtype.FLOAT32,
+    pb.PRECISION_FLOAT32: OutputDtype.FLOAT32,
+    pb.PRECISION_FLOAT16: OutputDtype.FLOAT16,
+    pb.PRECISION_INT8: OutputDtype.INT8,
+    pb.PRECISION_UINT8: OutputDtype.UINT8,
+    pb.PRECISION_BINARY: OutputDtype.BINARY,
+    pb.PRECISION_UBINARY: OutputDtype.UBINARY,
 }
 _ROLES: dict[pb.InputType, Role | None] = {
     pb.INPUT_TYPE_UNSPECIFIED: None,
@@ -67,7 +67,7 @@ _ROLES: dict[pb.InputType, Role | None] = {
 class MatrixFormat:
     """The format in which matrices are written."""
 
-    precision: Precision
+    precision: OutputDtype
     ranges: Ranges | None
 
     def write(self, matrix: FloatArray) -> pb.Matrix:
@@ -151,7 +151,7 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
 
 
 def _read_format(
-    context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, precision: Precision
+    context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, precision: OutputDtype
 ) -> MatrixFormat:
     """Read the format that a request asks for. Raises InvalidInput for a combination that does not exist."""
     if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
@@ -253,9 +253,11 @@ def _write_outputs(
     message.chunks.extend(map(matrix_format.write, embedded.chunks))
 
 
-def _write_sparse(vector: SparseVector, precision: Precision) -> pb.SparseVector:
+def _write_sparse(vector: SparseVector, precision: OutputDtype) -> pb.SparseVector:
     """Weights are float32 unless float16 was asked for."""
-    values = quantize(vector.values[None], precision if precision in FLOAT_PRECISIONS else Precision.FLOAT32)
+    values = quantize(
+        vector.values[None], precision if precision in FLOAT_PRECISIONS else OutputDtype.FLOAT32
+    )
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
 
 

@@ -41,13 +41,13 @@ MAX_STOP_SECONDS = 86_400.0
 class RpcPorts(NamedTuple):
     """Where the server listens: a host, and ports of which 0 takes a free one.
 
-    by_name: for calls by the service's name. pinned: for calls by this space's name, which are never forwarded.
+    service: for calls by the service's name. space: for calls by this space's name, which are never forwarded.
     space_grpc: the address of other spaces, as in `CallForwarder`; None forwards no call.
     """
 
     host: str
-    by_name: int
-    pinned: int | None = None
+    service: int
+    space: int | None = None
     space_grpc: str | None = None
 
 
@@ -64,14 +64,14 @@ class RpcServer:
         self._forwarder = (
             CallForwarder(self._context, SERVICES, ports.space_grpc) if ports.space_grpc else None
         )
-        by_name = self._create([self._forwarder] if self._forwarder else [])
-        self.address = self._bind(by_name, ports.by_name)
-        self.pinned: str | None = None
-        self._servers = [by_name]
-        if ports.pinned is not None:
-            pinned = self._create([])
-            self.pinned = self._bind(pinned, ports.pinned)
-            self._servers.append(pinned)
+        service = self._create([self._forwarder] if self._forwarder else [])
+        self.address = self._bind(service, ports.service)
+        self.space_address: str | None = None
+        self._servers = [service]
+        if ports.space is not None:
+            space_server = self._create([])
+            self.space_address = self._bind(space_server, ports.space)
+            self._servers.append(space_server)
 
     def _create(self, forwarders: Sequence[CallForwarder]) -> aio.Server:
         """Create a server that is not bound yet. forwarders: empty for a name that always stands for this space."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.graphs import Forward, Needs
+from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.heads import (
     ConcatenatedHead,
     HostLayer,
@@ -49,7 +49,7 @@ class _Part:
     sparse: PendingResult[list[SparseVector]] | None = None
     multi_vectors: PendingResult[list[FloatArray]] | None = None
     hidden: PendingResult[list[FloatArray]] | None = None
-    sound: PendingResult[BoolArray] | None = None
+    is_finite: PendingResult[BoolArray] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ class SubmittedBatch:
                 [part.multi_vectors() for part in parts if part.multi_vectors is not None]
             ),
             hidden=_concatenate_lists([part.hidden() for part in parts if part.hidden is not None]),
-            sound=_concatenate_rows([part.sound() for part in parts if part.sound is not None]),
+            is_finite=_concatenate_rows([part.is_finite() for part in parts if part.is_finite is not None]),
         )
 
 
@@ -83,7 +83,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         self._routed = False
         self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _take_hidden}
         # What of these is made of less than hidden states.
-        self._needs: dict[Output, Needs] = {}
+        self._needs: dict[Output, ForwardOutput] = {}
         self._place(heads)
 
     def _place(self, heads: Heads) -> None:
@@ -117,7 +117,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         if isinstance(heads.sparse, LoadedLexicalHead):
             token_head = TokenLayers(to_host_layers(heads.sparse.layers), device)
             self._takes[Output.SPARSE] = _take_lexical(heads.sparse, token_head)
-            self._needs[Output.SPARSE] = Needs.TOKEN_ROWS
+            self._needs[Output.SPARSE] = ForwardOutput.TOKEN_ROWS
         if isinstance(heads.multi_vectors, LoadedMultiVectorHead):
             head = heads.multi_vectors
             finish = TokenLayers(
@@ -143,7 +143,9 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         Not from two threads at a time; results are read on any.
         """
         takes = {output: take for output, take in self._takes.items() if output in wanted}
-        needs = max((self._needs.get(output, Needs.HIDDEN) for output in takes), default=Needs.ROWS)
+        required = max(
+            (self._needs.get(output, ForwardOutput.HIDDEN) for output in takes), default=ForwardOutput.ROWS
+        )
 
         def take_parts(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
@@ -156,7 +158,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 result = _merge_parts(result, take(done, part))
             return result
 
-        return SubmittedBatch(self._engine.run(batch, take_parts, needs=needs))
+        return SubmittedBatch(self._engine.run(batch, take_parts, required=required))
 
 
 def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
@@ -169,7 +171,7 @@ def _take_hidden(done: Forward, batch: PackedBatch) -> _Part:
     transfer = TokenTransfer.start(done.states)
     return _Part(
         hidden=lambda: np.split(transfer.rows.wait(), batch.cu_seqlens[1:-1]),
-        sound=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
+        is_finite=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
     )
 
 
@@ -214,7 +216,7 @@ def _take_vectors(
         transfer = TokenTransfer.start(layers(done.states))
         return _Part(
             multi_vectors=lambda: rest(transfer.rows.wait(), batch),
-            sound=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
+            is_finite=lambda: transfer.find_finite(batch.cu_seqlens[:-1]),
         )
 
     return take
@@ -227,7 +229,7 @@ def _merge_parts(first: _Part, second: _Part) -> _Part:
         first.sparse or second.sparse,
         first.multi_vectors or second.multi_vectors,
         first.hidden or second.hidden,
-        _combine_checks(first.sound, second.sound),
+        _combine_checks(first.is_finite, second.is_finite),
     )
 
 

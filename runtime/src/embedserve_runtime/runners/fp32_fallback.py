@@ -1,6 +1,6 @@
 """Recomputes in float32 the results of reduced precision that are not numbers.
 
-float16 ends at 65,504 and 8 bit is scaled by what calibration has seen, so a sound model may overflow in them on a
+float16 ends at 65,504 and 8 bit is scaled by what calibration has seen, so a correct model may overflow in them on a
 text that float32 takes. What is not a number in float32 either is the model's own fault, and its request fails.
 """
 
@@ -145,9 +145,9 @@ def find_not_finite(results: Results, count: int) -> BoolArray:
         if rows is not None and not np.isfinite(rows).all():
             wrong |= ~np.isfinite(rows).all(axis=1)
     sparse = None if results.sparse is None else [vector.values for vector in results.sparse]
-    if results.sound is not None:
-        wrong |= ~results.sound
-    by_token = (results.multi_vectors, results.hidden) if results.sound is None else ()
+    if results.is_finite is not None:
+        wrong |= ~results.is_finite
+    by_token = (results.multi_vectors, results.hidden) if results.is_finite is None else ()
     for arrays in (sparse, *by_token):
         if arrays is not None:
             wrong |= np.array([not np.isfinite(array).all() for array in arrays], dtype=np.bool_)

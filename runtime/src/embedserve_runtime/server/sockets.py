@@ -15,11 +15,11 @@ BACKLOG = 2048
 class Ports(NamedTuple):
     """The listening sockets of one front end.
 
-    serving: for requests by the service's name. pinned: for requests by the vector space's own name, where it has one.
+    service: for requests by the service's name. space: for requests by the vector space's own name, where it has one.
     """
 
-    serving: socket.socket
-    pinned: socket.socket | None
+    service: socket.socket
+    space: socket.socket | None
 
     def handles(self) -> tuple[int, ...]:
         return tuple(sock.fileno() for sock in self if sock)
@@ -28,11 +28,11 @@ class Ports(NamedTuple):
 def bind_ports(server: ServerSettings) -> list[Ports]:
     """The sockets of each front end that the process starts with. Raises ConfigError."""
     count, grows = server.first_workers, server.http_workers == "auto"
-    serving = bind(server.host, server.port, count, grows=grows)
+    service = bind(server.host, server.port, count, grows=grows)
     if server.pinned_port is None:
-        return [Ports(sock, None) for sock in serving]
-    pinned = bind(server.host, server.pinned_port, count, grows=grows)
-    return [Ports(*pair) for pair in zip(serving, pinned, strict=True)]
+        return [Ports(sock, None) for sock in service]
+    space = bind(server.host, server.pinned_port, count, grows=grows)
+    return [Ports(*pair) for pair in zip(service, space, strict=True)]
 
 
 def bind_further_ports(first: Ports, count: int) -> list[Ports]:
@@ -45,7 +45,7 @@ def bind_further_ports(first: Ports, count: int) -> list[Ports]:
         host, port = sock.getsockname()[:2]
         return _listening(host, port, shared=True)
 
-    return [Ports(beside(first.serving), first.pinned and beside(first.pinned)) for _ in range(count)]
+    return [Ports(beside(first.service), first.space and beside(first.space)) for _ in range(count)]
 
 
 def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[socket.socket]:

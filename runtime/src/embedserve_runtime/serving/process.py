@@ -29,8 +29,8 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.nodes import pin_to_one_node
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.nodes import bind_to_one_node
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
@@ -71,7 +71,7 @@ def run(config: RuntimeConfig) -> int:
     configure_logs(config.log_level, redactor)
     tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":
-        pin_to_one_node(config.engine.threads or usable_cpus())
+        bind_to_one_node(config.engine.threads or count_usable_cpus())
     code = _run(config, redactor)
     if any(thread.daemon for thread in threading.enumerate()):
         # The loader or the engine is still inside a library: the process was stopped while loading, or the grace period
@@ -194,7 +194,7 @@ class _ServerProcess:
         name = self._settings.model_name
         log.info(
             "listening, loading the model",
-            extra={"address": format_address(self._ports[0].serving), "model": name},
+            extra={"address": format_address(self._ports[0].service), "model": name},
         )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
@@ -203,9 +203,9 @@ class _ServerProcess:
         self._metrics.set_ready(True)
         log.info(
             "ready on %s",
-            format_address(self._ports[0].serving),
+            format_address(self._ports[0].service),
             extra={
-                "pinned": format_address(self._ports[0].pinned) if self._ports[0].pinned else None,
+                "pinned": format_address(self._ports[0].space) if self._ports[0].space else None,
                 "management": format_address(self._management) if self._management else None,
                 "model": name,
                 "vector_space": self._vector_space,

@@ -12,8 +12,8 @@ from functools import partial
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.huge_pages import use_huge_pages
 from embedserve_runtime.cpu.nodes import list_usable_nodes, read_nodes
-from embedserve_runtime.cpu.quota import allowed_cpus, usable_cpus
-from embedserve_runtime.cpu.split import CpuSplit, front_ends, split_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus, list_allowed_cpus
+from embedserve_runtime.cpu.split import CpuSplit, choose_front_end_count, split_cpus
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Results
 from embedserve_runtime.frontends.overhead import measure_overhead
@@ -139,10 +139,12 @@ def _allocate_cores(
     if not splits_cores and server.http_workers != "auto":
         return _CoreAllocation(None, server.http_workers)
     tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
-    workers, cpus = server.first_workers, usable_cpus()
+    workers, cpus = server.first_workers, count_usable_cpus()
     if server.http_workers == "auto":
         around = measure_overhead(runners[0].card, tokenizer, read_parity_texts())
-        workers = front_ends(cpus, around=around, rate=tokens_rate * len(runners), threads=threads)
+        workers = choose_front_end_count(
+            cpus, around=around, rate=tokens_rate * len(runners), threads=threads
+        )
         measured = {
             "around_us_a_token": round(around * 1e6, 3),
             "engine_tokens_per_second": round(tokens_rate),
@@ -170,7 +172,7 @@ def _measure_engine_rate(runner: Runner, tokenizer: TextTokenizer, calibration: 
 
 
 def _log_split(split: CpuSplit) -> None:
-    nodes = [node.number for node in list_usable_nodes(read_nodes(), allowed_cpus())]
+    nodes = [node.number for node in list_usable_nodes(read_nodes(), list_allowed_cpus())]
     log.info("cores shared", extra={"split": asdict(split), "memory_nodes": nodes})
     if len(nodes) > 1 and split.engine > 1:
         log.warning(

@@ -35,7 +35,7 @@ from embedserve_runtime.sources.selection import (
     select_weight_files,
 )
 from embedserve_runtime.sources.transfer import Transfer
-from embedserve_runtime.store import FetchedFile, Name, Reference, Store, StoredFile
+from embedserve_runtime.store import FetchedFile, ModelName, ModelReference, Store, StoredFile
 from embedserve_runtime.store.manifest import hash_file
 from embedserve_runtime.store.staging import (
     Staging,
@@ -61,8 +61,8 @@ RESERVE = 16 << 20
 
 
 def fetch_into(
-    store: Store, name: Name, settings: ModelSettings, progress: Progress, retry_policy: RetryPolicy
-) -> Reference:
+    store: Store, name: ModelName, settings: ModelSettings, progress: Progress, retry_policy: RetryPolicy
+) -> ModelReference:
     """Resolve the source and bring what is missing.
 
     Where another process fetches the same content already, waits for it and takes what it made. Raises ModelError,
@@ -73,7 +73,7 @@ def fetch_into(
     source = open_source(settings)
     listing = _list_source(source, retry_policy)
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
-    key = Name(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
+    key = ModelName(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
         other = find_live_writer(store.root, key)
         if other is None:
@@ -151,7 +151,7 @@ class _Fetcher:
     """Fetches a model into the staging folder of one writer."""
 
     store: Store
-    name: Name
+    name: ModelName
     settings: ModelSettings
     source: Source
     listing: Listing
@@ -159,7 +159,7 @@ class _Fetcher:
     progress: Progress
     retry_policy: RetryPolicy
 
-    def run(self) -> Reference:
+    def run(self) -> ModelReference:
         plan = FetchPlan(self.source, self.settings.source, self.staging.files, self.staging.check)
         with Transfer(plan, self.progress, self.retry_policy) as transfer:
             self.progress.enter("fetching")

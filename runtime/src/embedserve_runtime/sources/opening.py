@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
 from embedserve_runtime.sources.hub_cache import find_snapshot
-from embedserve_runtime.store import Name, Reference, Store
+from embedserve_runtime.store import ModelName, ModelReference, Store
 from embedserve_runtime.store.volume import volume_errors
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def fetch_model(
     located = _open_folder(settings, progress, retry_policy)
     if located.digest is not None:
         Store(settings.store).record_use(
-            Reference(name=build_store_key(settings), commit=located.revision, digest=located.digest)
+            ModelReference(name=build_store_key(settings), commit=located.revision, digest=located.digest)
         )
     return located
 
@@ -58,14 +58,16 @@ def fetch_model(
 def note_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
     """Write into the model's manifest which vectors it gives under these settings."""
     if located.digest is not None:
-        reference = Reference(name=build_store_key(settings), commit=located.revision, digest=located.digest)
+        reference = ModelReference(
+            name=build_store_key(settings), commit=located.revision, digest=located.digest
+        )
         Store(settings.store).record_use(reference, vector_space)
 
 
-def build_store_key(settings: ModelSettings) -> Name:
+def build_store_key(settings: ModelSettings) -> ModelName:
     """What the store keeps the model under: all that decides which files it has."""
     is_hub = not settings.source.startswith(REMOTE)
-    return Name(
+    return ModelName(
         source=settings.source,
         revision=settings.revision if is_hub else settings.sha256 or settings.s3_url or "",
         variant=settings.onnx_file,
@@ -103,11 +105,11 @@ def _open_folder(
 
 def _fetch_folder(
     store: Store,
-    name: Name,
+    name: ModelName,
     settings: ModelSettings,
     progress: Progress | None,
     retry_policy: RetryPolicy | None,
-) -> Reference:
+) -> ModelReference:
     # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
     from embedserve_runtime.sources.fetching import fetch_into
     from embedserve_runtime.sources.host_limits import RetryPolicy

@@ -12,19 +12,19 @@ There are no locks, which some network file systems only pretend to have: each w
 with one rename, so a reader sees all of a model or nothing, and of two writers one model stays.
 """
 
-from embedserve_runtime.store.manifest import Manifest, Name, Reference, StoredFile
-from embedserve_runtime.store.publishing import find_folder, is_sound, publish_folder, remove_folder
+from embedserve_runtime.store.manifest import Manifest, ModelName, ModelReference, StoredFile
+from embedserve_runtime.store.publishing import find_folder, is_intact, publish_folder, remove_folder
 from embedserve_runtime.store.store import FetchedFile, Store
 
 __all__ = [
     "FetchedFile",
     "Manifest",
-    "Name",
-    "Reference",
+    "ModelName",
+    "ModelReference",
     "Store",
     "StoredFile",
     "find_folder",
-    "is_sound",
+    "is_intact",
     "publish_folder",
     "remove_folder",
 ]

@@ -12,7 +12,7 @@ from embedserve_runtime.store.kernel_cache import KERNELS, KernelArchive, list_k
 from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
-    Reference,
+    ModelReference,
     read_manifest,
     read_reference,
 )
@@ -47,7 +47,7 @@ class StoredReference:
     """One file of `refs`. age_s: since it was written."""
 
     key: str
-    reference: Reference
+    reference: ModelReference
     age_s: float
 
 
@@ -167,7 +167,7 @@ def _is_kept(
     return folder.age_s < recent or folder.name in named or is_of_kept
 
 
-def _is_named(reference: Reference, named: Collection[str]) -> bool:
+def _is_named(reference: ModelReference, named: Collection[str]) -> bool:
     name = reference.name
     return name.source in named or f"{name.source}@{name.revision}" in named or reference.commit in named
 

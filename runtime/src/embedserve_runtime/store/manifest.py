@@ -1,4 +1,4 @@
-"""What the store writes beside its files, and how what lies there is compared with it."""
+"""Manifests and references of the store, and checks of stored files against them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StoredFile(_Stored):
 
 
 class Manifest(_Stored):
-    """What a folder is made of; files are in the order of their paths.
+    """Lists the files of a stored folder, in the order of their paths, and where they came from.
 
     source, revision, commit: where it was fetched from first. licence: as the source names it. vector_spaces: the
     identities that were found when it was fetched. made_from: digest of the model that an artifact was made from.
@@ -54,8 +54,11 @@ class Manifest(_Stored):
         return sum(file.size for file in self.files)
 
 
-class Name(_Stored):
-    """What a model was asked for by. variant: what else of the settings decides which files are taken."""
+class ModelName(_Stored):
+    """The source and revision that a model is requested by.
+
+    variant: the other settings that decide which files are fetched. refresh: the value of `model.refresh`.
+    """
 
     source: str
     revision: str
@@ -67,10 +70,10 @@ class Name(_Stored):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
-class Reference(_Stored):
-    """A name with what it stands for: the commit that it was resolved to, and the digest of the model."""
+class ModelReference(_Stored):
+    """A resolved name: the commit that it was resolved to, and the digest of the model in the store."""
 
-    name: Name
+    name: ModelName
     commit: str
     digest: str
 
@@ -83,10 +86,10 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def read_reference(path: Path) -> Reference | None:
+def read_reference(path: Path) -> ModelReference | None:
     """Read a reference; None where none can be read."""
     try:
-        return Reference.model_validate_json(path.read_bytes())
+        return ModelReference.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
 

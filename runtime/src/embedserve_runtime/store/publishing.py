@@ -65,7 +65,7 @@ def remove_folder(root: Path, kind: Kind, name: str) -> None:
             withdraw(staging, target)
 
 
-def is_sound(folder: Path) -> bool:
+def is_intact(folder: Path) -> bool:
     """Whether every file has the content that the manifest says. Reads all of it."""
     manifest = read_manifest(folder)
     return manifest is not None and find_damage_by_hash(folder, manifest) is None

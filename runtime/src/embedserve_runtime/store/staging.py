@@ -19,7 +19,7 @@ from pathlib import Path
 
 from embedserve_runtime.errors import SourceUnavailable
 from embedserve_runtime.store.volume import make_folder
-from embedserve_runtime.store.writers import Heartbeat, read_card
+from embedserve_runtime.store.writers import LeaseRenewer, read_lease
 
 STAGING = "staging"
 FILES = "files"
@@ -33,7 +33,7 @@ class Staging:
     """This writer's own folder. files: what is taken over by the next one when this one dies."""
 
     folder: Path
-    heartbeat: Heartbeat
+    lease: LeaseRenewer
 
     @property
     def files(self) -> Path:
@@ -41,7 +41,7 @@ class Staging:
 
     def check(self) -> None:
         """Raise SourceUnavailable when another process has taken this folder over."""
-        if self.heartbeat.lost.is_set():
+        if self.lease.lost.is_set():
             raise SourceUnavailable(
                 f"another process took {self.folder} over, since this one had been silent for long: try again"
             )
@@ -61,8 +61,8 @@ def open_staging(root: Path, key: str) -> Iterator[Staging]:
     make_folder(parent)
     folder = parent / f"{key}.{time.time_ns():020d}.{uuid.uuid4().hex[:8]}"
     make_folder(folder)
-    heartbeat = Heartbeat(folder)
-    staging = Staging(folder, heartbeat)
+    lease = LeaseRenewer(folder)
+    staging = Staging(folder, lease)
     try:
         _take_over(staging, key)
         make_folder(staging.files)
@@ -71,7 +71,7 @@ def open_staging(root: Path, key: str) -> Iterator[Staging]:
     except BaseException:
         _leave(staging)
         raise
-    heartbeat.stop(release=False)
+    lease.stop(release=False)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -120,9 +120,9 @@ def sweep(root: Path, older_than_s: float) -> list[Path]:
 
 
 def _leave(staging: Staging) -> None:
-    """RetentionPolicy what a next writer can go on from; all else is removed."""
+    """Keep what a next writer can go on from; all else is removed."""
     has_files = staging.files.is_dir() and any(staging.files.iterdir())
-    staging.heartbeat.stop(release=has_files)
+    staging.lease.stop(release=has_files)
     if not has_files:
         shutil.rmtree(staging.folder, ignore_errors=True)
         return
@@ -156,8 +156,8 @@ def _list_folders(root: Path) -> list[Path]:
 
 def _is_dead(folder: Path) -> bool:
     try:
-        writer, _ = read_card(folder)
-        # Without a card the writer is about to write it, or died in that moment.
+        writer, _ = read_lease(folder)
+        # Without a lease the writer is about to write it, or died in that moment.
         return (
             writer.is_dead(_measure_silence_s(folder))
             if writer
@@ -168,12 +168,12 @@ def _is_dead(folder: Path) -> bool:
 
 
 def _measure_silence_s(folder: Path) -> float:
-    """Seconds since the writer was heard of, by the file server's clock: that of a file written now."""
+    """Measure the seconds since the writer renewed its lease, by the file server's clock."""
     probe = folder.parent / f"{_PROBE}{uuid.uuid4().hex}"
     try:
-        _, heard = read_card(folder)
+        _, renewed = read_lease(folder)
         probe.touch()
-        return probe.stat().st_mtime - heard
+        return probe.stat().st_mtime - renewed
     except FileNotFoundError:
         return 0.0
     finally:

@@ -1,4 +1,4 @@
-"""Models in the store: found by what they were asked for by, added from a staging folder."""
+"""Looks up models in the store by name, and adds them from a staging folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from embedserve_runtime.store.manifest import (
     MANIFEST,
     Manifest,
-    Name,
-    Reference,
+    ModelName,
+    ModelReference,
     StoredFile,
     find_damage_by_size,
     hash_file,
@@ -40,17 +40,17 @@ class FetchedFile:
 
 
 class Store:
-    """One root folder. Looking things up writes nothing, so it works on a read-only mount."""
+    """A store of models in one root folder. Lookups write nothing, so they work on a read-only mount."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.expanduser()
 
-    def find(self, name: Name) -> Reference | None:
-        """What the name stands for, if every file of that model is there with its size."""
+    def find(self, name: ModelName) -> ModelReference | None:
+        """Look up a name; None unless every file of its model is there with its size."""
         return None if self.find_damage(name) is not None else self._read_reference(name)
 
-    def find_damage(self, name: Name) -> str | None:
-        """Why the model of this name cannot be used, in words; None where it can."""
+    def find_damage(self, name: ModelName) -> str | None:
+        """Describe why the model of this name cannot be used; None if it can."""
         reference = self._read_reference(name)
         if reference is None:
             return "it is not there"
@@ -71,7 +71,7 @@ class Store:
         return manifest
 
     def find_blob(self, sha256: str, size: int | None) -> Path | None:
-        """A file that the store has already, read and compared: a damaged one is not used again."""
+        """Find a file that the store has already, verified by its hash; a damaged one is not found."""
         path = self.root / "blobs" / sha256
         try:
             good = size in (None, path.stat().st_size) and hash_file(path) == sha256
@@ -80,9 +80,14 @@ class Store:
         return path if good else None
 
     def add(
-        self, staging: Staging, files: Sequence[FetchedFile], name: Name, commit: str, licence: str | None
-    ) -> Reference:
-        """Make a model of the files, and point the name at it. Raises VolumeError."""
+        self,
+        staging: Staging,
+        files: Sequence[FetchedFile],
+        name: ModelName,
+        commit: str,
+        licence: str | None,
+    ) -> ModelReference:
+        """Add a model made of the files, and make the name refer to it. Raises VolumeError."""
         ordered = sorted(files, key=lambda file: file.stored.path)
         manifest = Manifest(
             files=tuple(file.stored for file in ordered),
@@ -91,7 +96,7 @@ class Store:
             commit=commit,
             licence=licence,
         )
-        reference = Reference(name=name, commit=commit, digest=manifest.digest)
+        reference = ModelReference(name=name, commit=commit, digest=manifest.digest)
         with volume_errors(self.root):
             building = staging.folder / "building"
             shutil.rmtree(building, ignore_errors=True)
@@ -99,19 +104,19 @@ class Store:
             for file in ordered:
                 self._put(file, building / FILES / file.stored.path)
             move_into_place(staging, building, self._get_model_folder(manifest.digest), manifest, FILES)
-            self.point(staging, reference)
+            self.write_reference(staging, reference)
         return reference
 
-    def point(self, staging: Staging, reference: Reference) -> None:
-        """Have a name stand for a model; the last of several writers is right."""
+    def write_reference(self, staging: Staging, reference: ModelReference) -> None:
+        """Make a name refer to a model, atomically; of several writers the last one wins."""
         path = self.root / "refs" / f"{reference.name.key}.json"
         make_folder(path.parent)
         write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.make_temporary_path())
 
-    def record_use(self, reference: Reference, vector_space: str | None = None) -> None:
-        """Say that a model is wanted now, which keeps `gc` from it for a while, and which identity it has here.
+    def record_use(self, reference: ModelReference, vector_space: str | None = None) -> None:
+        """Record that a model is used now, which protects it from garbage collection for a while, and its vector space.
 
-        Only a note: where the store cannot be written it is left out.
+        Where the store cannot be written, nothing is recorded.
         """
         try:
             os.utime(self.root / "refs" / f"{reference.name.key}.json")
@@ -127,7 +132,7 @@ class Store:
             return
 
     def _put(self, arrived: FetchedFile, target: Path) -> None:
-        """One file under its blob's name and in the model. Without links it is in the model alone, and only once."""
+        """Link a file as a blob and into the model. On volumes without links it is only moved into the model."""
         make_folder(target.parent)
         sha256 = arrived.stored.sha256
         blob = self.root / "blobs" / sha256
@@ -146,7 +151,7 @@ class Store:
         else:
             arrived.file.replace(blob)
 
-    def _read_reference(self, name: Name) -> Reference | None:
+    def _read_reference(self, name: ModelName) -> ModelReference | None:
         return read_reference(self.root / "refs" / f"{name.key}.json")
 
     def _get_model_folder(self, digest: str) -> Path:

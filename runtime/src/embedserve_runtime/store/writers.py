@@ -1,8 +1,8 @@
-"""Who writes into a staging folder, and whether that process still lives: without locks, which do nothing on some
-network file systems.
+"""Leases on staging folders: which process writes into a folder, and whether it is still alive.
 
-A writer leaves a card in its folder and renews the card's time. Where two processes see the same process table the
-table answers; elsewhere (another node, another container) a card that has not been renewed for long does.
+Locks do nothing on some network file systems, so a writer keeps a lease file in its folder and renews its modification
+time. Processes that share a process table look the writer up in it; others (on another node, in another container) take
+a writer for dead whose lease has not been renewed for long.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-CARD = "writer.json"
+LEASE_FILE = "writer.json"
 RENEW_S = 2.0
 SILENT_AFTER_S = 30.0
-"""A writer of another process table that has been silent for so long is taken for dead."""
+"""Seconds without renewal after which a writer outside our process table is taken for dead."""
 
 
 class Writer(BaseModel):
-    """Who a process is: boot of the machine, PID namespace, PID and the time at which that PID was given.
+    """Identifies a process: the machine's boot, PID namespace, PID and the start time of that PID.
 
-    released: it has ended by itself and left the folder to the next one.
+    released: the process has ended by itself and left the folder to the next writer.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -45,7 +45,7 @@ class Writer(BaseModel):
         )
 
     def is_dead(self, silent_s: float) -> bool:
-        """silent_s: seconds since the card was renewed, by the clock of the file server."""
+        """Whether the writer is dead. silent_s: seconds since its lease was renewed, by the file server's clock."""
         if self.released:
             return True
         if self.boot and (self.boot, self.namespace) == (_read_boot_id(), _read_pid_namespace()):
@@ -53,42 +53,43 @@ class Writer(BaseModel):
         return silent_s > SILENT_AFTER_S
 
 
-def read_card(folder: Path) -> tuple[Writer | None, float]:
-    """The writer of a staging folder and when it was last heard of; no writer where there is no card that can be read.
+def read_lease(folder: Path) -> tuple[Writer | None, float]:
+    """Read the writer of a staging folder and when it renewed its lease (seconds since 1970, of the file server).
 
-    The card is opened, and not only looked at: that is what makes network file systems ask their server.
+    The writer is None where no lease can be read. The file is opened, not only looked at, since that makes network file
+    systems ask their server.
     """
     try:
-        with (folder / CARD).open("rb") as card:
-            heard = os.fstat(card.fileno()).st_mtime
-            return Writer.model_validate_json(card.read()), heard
+        with (folder / LEASE_FILE).open("rb") as lease:
+            renewed = os.fstat(lease.fileno()).st_mtime
+            return Writer.model_validate_json(lease.read()), renewed
     except (OSError, ValueError):
         return None, folder.stat().st_mtime
 
 
-class Heartbeat:
-    """Renews a card until it is stopped. `lost` is set once the folder is gone: another process took it over."""
+class LeaseRenewer:
+    """Renews the lease of a folder until stopped. `lost` is set once another process has taken the folder over."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._stopped = threading.Event()
         self.lost = threading.Event()
-        (folder / CARD).write_text(Writer.current().model_dump_json(), encoding="utf-8")
+        (folder / LEASE_FILE).write_text(Writer.current().model_dump_json(), encoding="utf-8")
         self._thread = threading.Thread(target=self._renew, name="store-heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self, *, release: bool) -> None:
-        """release: leave the folder to the next writer at once."""
+        """Stop renewing. release: leave the folder to the next writer at once."""
         self._stopped.set()
         self._thread.join()
         if release and not self.lost.is_set():
             left = Writer.current().model_copy(update={"released": True})
-            (self._folder / CARD).write_text(left.model_dump_json(), encoding="utf-8")
+            (self._folder / LEASE_FILE).write_text(left.model_dump_json(), encoding="utf-8")
 
     def _renew(self) -> None:
         while not self._stopped.wait(RENEW_S):
             try:
-                os.utime(self._folder / CARD)
+                os.utime(self._folder / LEASE_FILE)
             except FileNotFoundError:
                 self.lost.set()
                 return

@@ -25,16 +25,16 @@ from embedserve_runtime.api.schemas.cohere import (
 )
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.errors import InvalidInput
-from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import EmbedQuery
 
 _WRITERS: dict[str, RowWriter] = {
-    "float": get_number_writer(Precision.FLOAT32),
-    "int8": get_number_writer(Precision.INT8),
-    "uint8": get_number_writer(Precision.UINT8),
-    "binary": get_number_writer(Precision.BINARY),
-    "ubinary": get_number_writer(Precision.UBINARY),
-    "base64": get_base64_writer(Precision.FLOAT32),
+    "float": get_number_writer(OutputDtype.FLOAT32),
+    "int8": get_number_writer(OutputDtype.INT8),
+    "uint8": get_number_writer(OutputDtype.UINT8),
+    "binary": get_number_writer(OutputDtype.BINARY),
+    "ubinary": get_number_writer(OutputDtype.UBINARY),
+    "base64": get_base64_writer(OutputDtype.FLOAT32),
 }
 
 router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageBody))

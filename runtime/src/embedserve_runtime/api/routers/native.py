@@ -28,7 +28,7 @@ from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import (
     EmbeddingService,
     EmbedQuery,
@@ -119,7 +119,7 @@ def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
     return wanted if body.spans is not None else wanted or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, wanted: Output, precision: Precision, *, as_bytes: bool) -> None:
+def _check_outputs(body: EncodeBody, wanted: Output, precision: OutputDtype, *, as_bytes: bool) -> None:
     if wanted is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (

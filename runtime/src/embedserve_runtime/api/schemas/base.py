@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
 from embedserve_runtime.api.input_types import InputWord
-from embedserve_runtime.api.schemas.compatibility import done
+from embedserve_runtime.api.schemas.compatibility import supported_for
 
 T = TypeVar("T")
 
@@ -143,10 +143,10 @@ Query = Annotated[str, Field(description="What is asked.", examples=["What is a 
 class TypedInputs(ApiModel):
     """The fields that say what the inputs are, on every route that makes vectors of texts."""
 
-    input_type: Annotated[InputTypeField, done("Cohere", "NIM", "Voyage")] = None
+    input_type: Annotated[InputTypeField, supported_for("Cohere", "NIM", "Voyage")] = None
     task: Annotated[
         InputWord | None,
-        done("Jina"),
+        supported_for("Jina"),
         Field(description="The same as `input_type`.", examples=["retrieval.query"]),
     ] = None
     prompt_name: PromptName = None

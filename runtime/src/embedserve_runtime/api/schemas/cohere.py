@@ -16,7 +16,7 @@ from embedserve_runtime.api.schemas.base import (
     TypedInputs,
     is_none,
 )
-from embedserve_runtime.api.schemas.compatibility import ignored
+from embedserve_runtime.api.schemas.compatibility import ignored_for
 
 
 class CohereContent(ApiModel):
@@ -49,7 +49,7 @@ class CohereBody(TypedInputs):
         None, description="Refused unless empty: the model takes text.", examples=[None]
     )
     model: ModelName = None
-    priority: Annotated[int | None, ignored("Cohere")] = Field(
+    priority: Annotated[int | None, ignored_for("Cohere")] = Field(
         None, description="Accepted for compatibility; not used.", examples=[0]
     )
     embedding_types: FailFastList[EmbeddingType] | None = Field(

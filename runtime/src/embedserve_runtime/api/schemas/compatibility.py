@@ -1,6 +1,7 @@
-"""Says of the fields of a body which other APIs have them and what becomes of them.
+"""Notes on the fields of a body: which other APIs have them, and how far the server supports them.
 
-The page of compatibility is written from it. A field without a note is of the route's own dialect, and is done.
+docs/compatibility.md is written from the notes. A field without one belongs to the route's own dialect and is
+supported.
 """
 
 from __future__ import annotations
@@ -9,31 +10,35 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Verdict(StrEnum):
-    """What becomes of a field.
+class FieldSupport(StrEnum):
+    """How far a field of an API is supported.
 
-    DONE: what its API says. IGNORED: it changes no vector. REFUSED: only the value that changes nothing is taken.
+    SUPPORTED: it does what its API says. IGNORED: it is accepted and changes no vector. REFUSED: only values that
+    change nothing are accepted.
     """
 
-    DONE = "done"
+    SUPPORTED = "supported"
     IGNORED = "ignored"
     REFUSED = "refused"
 
 
-class Origin(NamedTuple):
-    """Metadata of a field: the APIs that have it, and its verdict."""
+class FieldNote(NamedTuple):
+    """Metadata of a field: the APIs that have it, and how far it is supported."""
 
     apis: tuple[str, ...]
-    verdict: Verdict
+    support: FieldSupport
 
 
-def done(*apis: str) -> Origin:
-    return Origin(apis, Verdict.DONE)
+def supported_for(*apis: str) -> FieldNote:
+    """Note that the field is supported as these APIs define it."""
+    return FieldNote(apis, FieldSupport.SUPPORTED)
 
 
-def ignored(*apis: str) -> Origin:
-    return Origin(apis, Verdict.IGNORED)
+def ignored_for(*apis: str) -> FieldNote:
+    """Note that the field of these APIs is accepted and ignored."""
+    return FieldNote(apis, FieldSupport.IGNORED)
 
 
-def refused(*apis: str) -> Origin:
-    return Origin(apis, Verdict.REFUSED)
+def refused_for(*apis: str) -> FieldNote:
+    """Note that values of the field of these APIs that would change something are refused."""
+    return FieldNote(apis, FieldSupport.REFUSED)

@@ -23,12 +23,12 @@ from embedserve_runtime.api.schemas.base import (
     VectorSpace,
     is_none,
 )
-from embedserve_runtime.heads.quantization import Precision
+from embedserve_runtime.heads.quantization import OutputDtype
 
 OutputName = Literal["dense", "sparse", "multi_vector", "tokens", "hidden"]
 Encoding = Literal["json", "base64", "pgvector"]
 # Not strict: values that are parsed already have the name, not the member.
-Dtype = Annotated[Precision, Field(strict=False)]
+Dtype = Annotated[OutputDtype, Field(strict=False)]
 
 
 class NumberRanges(ApiModel):

@@ -24,7 +24,7 @@ from embedserve_runtime.api.schemas.base import (
     TypedInputs,
     is_none,
 )
-from embedserve_runtime.api.schemas.compatibility import done, ignored, refused
+from embedserve_runtime.api.schemas.compatibility import ignored_for, refused_for, supported_for
 
 OneEmbeddingType = Annotated[FailFastList[EmbeddingType], Field(min_length=1, max_length=1)]
 
@@ -40,30 +40,30 @@ class EmbeddingsBody(TypedInputs):
         examples=["float"],
     )
     dimensions: Dimensions = None
-    user: Annotated[str | None, ignored("OpenAI")] = Field(
+    user: Annotated[str | None, ignored_for("OpenAI")] = Field(
         None, description="Accepted for compatibility; not used.", examples=["user-1234"]
     )
-    output_dimension: Annotated[Positive | None, done("Voyage", "Mistral", "Cohere")] = Field(
+    output_dimension: Annotated[Positive | None, supported_for("Voyage", "Mistral", "Cohere")] = Field(
         None, description="The same as `dimensions`.", examples=[256]
     )
     embedding_type: Annotated[
         Annotated[EmbeddingType, UNION_MEMBER] | Annotated[OneEmbeddingType, UNION_MEMBER] | None,
-        done("Jina", "NIM"),
+        supported_for("Jina", "NIM"),
         ExpectedInput(f"one of {', '.join(get_args(EmbeddingType))}, or a list of one of them"),
     ] = Field(
         None,
         description="The type of the vectors' numbers, or base64 for float32 as base64; null means float.",
         examples=["float"],
     )
-    embedding_types: Annotated[OneEmbeddingType | None, done("Cohere")] = Field(
+    embedding_types: Annotated[OneEmbeddingType | None, supported_for("Cohere")] = Field(
         None, description="The same as `embedding_type`, in a list of one.", examples=[["float"]]
     )
-    output_dtype: Annotated[EmbeddingType | None, done("Voyage", "Mistral")] = Field(
+    output_dtype: Annotated[EmbeddingType | None, supported_for("Voyage", "Mistral")] = Field(
         None, description="The same as `embedding_type`.", examples=["float"]
     )
     truncate: Annotated[
         Annotated[bool, UNION_MEMBER] | Annotated[Literal["NONE", "START", "END"], UNION_MEMBER] | None,
-        done("Jina", "NIM"),
+        supported_for("Jina", "NIM"),
         ExpectedInput("true, false, 'NONE', 'START' or 'END'"),
     ] = Field(
         None,
@@ -71,42 +71,42 @@ class EmbeddingsBody(TypedInputs):
         "START or END; NONE refuses instead. null takes the server's setting.",
         examples=["END"],
     )
-    truncation: Annotated[bool | None, done("Voyage")] = Field(
+    truncation: Annotated[bool | None, supported_for("Voyage")] = Field(
         None, description="The same as `truncate`.", examples=[True]
     )
-    truncate_prompt_tokens: Annotated[int | None, done("vLLM")] = Field(
+    truncate_prompt_tokens: Annotated[int | None, supported_for("vLLM")] = Field(
         None,
         ge=-1,
         description="Cut inputs to so many tokens, special tokens included; -1 for what the model takes.",
         examples=[512],
     )
-    overflow: Annotated[Overflow, done("Embedserve")] = None
-    late_chunking: Annotated[bool | None, done("Jina")] = Field(
+    overflow: Annotated[Overflow, supported_for("Embedserve")] = None
+    late_chunking: Annotated[bool | None, supported_for("Jina")] = Field(
         None,
         description="Read all inputs as one text, and give each the mean of its tokens' states, which have seen the "
         "others; null means false.",
         examples=[True],
     )
-    normalized: Annotated[bool | None, done("Jina")] = Field(
+    normalized: Annotated[bool | None, supported_for("Jina")] = Field(
         None, description="Scale each vector to length 1; null means true.", examples=[True]
     )
-    normalize: Annotated[bool | None, done("vLLM")] = Field(
+    normalize: Annotated[bool | None, supported_for("vLLM")] = Field(
         None, description="The same as `normalized`.", examples=[True]
     )
     return_multivector: Annotated[
         Literal[False] | None,
-        refused("Jina"),
+        refused_for("Jina"),
         ExpectedInput("false: one vector is made of each input; `/v1/encode` makes one of each token"),
     ] = Field(None, description="Refused unless false.", examples=[False])
     add_special_tokens: Annotated[
         Literal[True] | None,
-        refused("vLLM"),
+        refused_for("vLLM"),
         ExpectedInput("true: the model expects its special tokens; send token ids to leave them out"),
     ] = Field(None, description="Refused unless true.", examples=[True])
     modality: Annotated[
-        Literal["text"] | None, refused("NIM"), ExpectedInput("'text': the model takes text")
+        Literal["text"] | None, refused_for("NIM"), ExpectedInput("'text': the model takes text")
     ] = Field(None, description="Refused unless text.", examples=["text"])
-    messages: Annotated[None, refused("vLLM"), ExpectedInput("left out: send texts as `input`")] = Field(
+    messages: Annotated[None, refused_for("vLLM"), ExpectedInput("left out: send texts as `input`")] = Field(
         None, description="Refused.", examples=[None]
     )
 

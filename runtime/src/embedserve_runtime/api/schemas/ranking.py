@@ -23,7 +23,7 @@ from embedserve_runtime.api.schemas.base import (
     is_none,
 )
 from embedserve_runtime.api.schemas.cohere import CohereVersion
-from embedserve_runtime.api.schemas.compatibility import done, ignored, refused
+from embedserve_runtime.api.schemas.compatibility import ignored_for, refused_for, supported_for
 
 
 class RankDocument(ApiModel):
@@ -41,7 +41,7 @@ class RankBody(ApiModel):
     """
 
     query: Query
-    texts: Annotated[FailFastList[str] | None, done("TEI")] = Field(
+    texts: Annotated[FailFastList[str] | None, supported_for("TEI")] = Field(
         None,
         description="The texts to rank, for an answer as TEI gives it.",
         examples=[["A list of numbers.", "A fruit."]],
@@ -54,7 +54,7 @@ class RankBody(ApiModel):
             ]
         ]
         | None,
-        done("Cohere", "Jina", "Voyage"),
+        supported_for("Cohere", "Jina", "Voyage"),
         ExpectedInput("a list of texts and objects with a `text`", "a text or an object with a `text`"),
         Field(
             description="The documents to rank, as texts or as objects with a text, instead of `texts`.",
@@ -62,48 +62,48 @@ class RankBody(ApiModel):
         ),
     ] = None
     model: ModelName = None
-    top_n: Annotated[Positive | None, done("Cohere", "Jina", "vLLM")] = Field(
+    top_n: Annotated[Positive | None, supported_for("Cohere", "Jina", "vLLM")] = Field(
         None, description="How many of the best; null gives all.", examples=[3]
     )
-    top_k: Annotated[Positive | None, done("Voyage")] = Field(
+    top_k: Annotated[Positive | None, supported_for("Voyage")] = Field(
         None, description="The same as `top_n`.", examples=[3]
     )
-    return_documents: Annotated[bool | None, done("Cohere", "Jina", "Voyage")] = Field(
+    return_documents: Annotated[bool | None, supported_for("Cohere", "Jina", "Voyage")] = Field(
         None, description="Give each result with its text; null means false.", examples=[True]
     )
-    return_text: Annotated[bool | None, done("TEI")] = Field(
+    return_text: Annotated[bool | None, supported_for("TEI")] = Field(
         None, description="The same as `return_documents`.", examples=[True]
     )
-    raw_scores: Annotated[RawScores, done("TEI")] = None
-    truncate: Annotated[Truncate, done("TEI")] = None
-    truncation: Annotated[bool | None, done("Voyage")] = Field(
+    raw_scores: Annotated[RawScores, supported_for("TEI")] = None
+    truncate: Annotated[Truncate, supported_for("TEI")] = None
+    truncation: Annotated[bool | None, supported_for("Voyage")] = Field(
         None, description="The same as `truncate`.", examples=[True]
     )
-    truncation_direction: Annotated[Direction, done("TEI")] = None
-    max_tokens_per_query: Annotated[Positive | None, done("Embedserve")] = Field(
+    truncation_direction: Annotated[Direction, supported_for("TEI")] = None
+    max_tokens_per_query: Annotated[Positive | None, supported_for("Embedserve")] = Field(
         None, description="The query is cut to so many tokens first.", examples=[256]
     )
-    max_tokens_per_doc: Annotated[Positive | None, done("Cohere")] = Field(
+    max_tokens_per_doc: Annotated[Positive | None, supported_for("Cohere")] = Field(
         None, description="Documents are cut to so many tokens first.", examples=[512]
     )
     max_chunks_per_doc: Annotated[
         Literal[1] | None,
-        refused("Cohere"),
+        refused_for("Cohere"),
         ExpectedInput(
             "1: a document is cut to what the model takes; use `max_tokens_per_doc`, or send the chunks as documents"
         ),
     ] = Field(None, description="Refused unless 1.", examples=[1])
-    rank_fields: Annotated[FailFastList[str] | None, done("Cohere")] = Field(
+    rank_fields: Annotated[FailFastList[str] | None, supported_for("Cohere")] = Field(
         None,
         description="The fields of documents that are ranked, in this order, each on a line; null means text.",
         examples=[["text"]],
     )
-    instruction: Annotated[str | None, done("Embedserve")] = Field(
+    instruction: Annotated[str | None, supported_for("Embedserve")] = Field(
         None,
         description="What ranking means, for models whose template has a place for it.",
         examples=["Given a web search query, retrieve passages that answer it"],
     )
-    priority: Annotated[int | None, ignored("Cohere", "vLLM")] = Field(
+    priority: Annotated[int | None, ignored_for("Cohere", "vLLM")] = Field(
         None, description="Accepted for compatibility; not used.", examples=[0]
     )
 

@@ -19,9 +19,9 @@ from embedserve_runtime.engines.onnx.attention_blocks import (
     DistanceTable,
 )
 from embedserve_runtime.engines.onnx.attention_calls import (
+    QKV,
     AttentionCall,
     FusedQKV,
-    Heads,
     add_attention_calls,
 )
 from embedserve_runtime.engines.onnx.disentangled import build_position_terms
@@ -47,7 +47,7 @@ def write_attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int
     return add_attention_calls(parts.graph, heads, call)
 
 
-def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> Heads:
+def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> QKV:
     """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
     repeated."""
     graph = parts.graph

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import TensorProto
 
 from embedserve_runtime.engines.grouping import MAX_GROUP_TOKENS
-from embedserve_runtime.engines.onnx.disentangled import PositionTerms
+from embedserve_runtime.engines.onnx.disentangled import DisentangledTerms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter, add_loop
 from embedserve_runtime.engines.onnx.shifting import shift_rows
 from embedserve_runtime.model.architecture import Attention
@@ -43,7 +43,7 @@ class AttentionInBlocks:
 
     layer: Attention
     distances: DistanceTable | None
-    positions: PositionTerms | None
+    positions: DisentangledTerms | None
 
     def add(self, body: GraphWriter, heads: Sequence[str], length: str, attended_lengths: str) -> str:
         """Add the nodes; their result is (1, length, heads x head_size).
@@ -78,7 +78,7 @@ class AttentionInBlocks:
 class _Sequence:
     """What all blocks of the sequence read: values outside the loop. back, ahead: how many tokens before and after
     itself a query sees at most, int64 (1,). strip: (1, heads or 1, block, back + block + ahead or more), what is added
-    by distance. hidden_keys: (1, 1, 1, length). projected_keys: see `PositionTerms.project_keys`."""
+    by distance. hidden_keys: (1, 1, 1, length). projected_keys: see `DisentangledTerms.project_keys`."""
 
     layer: Attention
     heads: Sequence[str]
@@ -87,7 +87,7 @@ class _Sequence:
     ahead: str
     strip: str | None
     hidden_keys: str | None
-    positions: PositionTerms | None
+    positions: DisentangledTerms | None
     projected_keys: str | None
 
     @classmethod

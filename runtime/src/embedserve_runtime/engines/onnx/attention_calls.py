@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx
 
 from embedserve_runtime.engines.onnx.attention_blocks import MAX_TOKENS_IN_ONE_TABLE, AttentionInBlocks
-from embedserve_runtime.engines.onnx.disentangled import PositionTerms
+from embedserve_runtime.engines.onnx.disentangled import DisentangledTerms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter, add_loop, build_branch
 from embedserve_runtime.model.architecture import Attention
 
@@ -32,7 +32,7 @@ class FusedQKV:
 
 
 # Packed queries, keys and values, with as many heads each; three values of (tokens, columns) where they are apart.
-Heads = FusedQKV | tuple[str, str, str]
+QKV = FusedQKV | tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AttentionCall:
 
     layer: Attention
     distances: str | None
-    positions: PositionTerms | None
+    positions: DisentangledTerms | None
     in_blocks: AttentionInBlocks | None
     has_attention_mask: bool
 
@@ -152,7 +152,7 @@ def _choose_by_length(
     return body.add("If", is_short, then_branch=branches[0], else_branch=branches[1])
 
 
-def add_attention_calls(graph: GraphWriter, heads: Heads, call: AttentionCall) -> str:
+def add_attention_calls(graph: GraphWriter, heads: QKV, call: AttentionCall) -> str:
     """Add the calls for all groups; their result is packed (tokens, heads x head_size)."""
     is_one = graph.add("Equal", "groups", graph.add_scalar(1))
     return graph.add(
@@ -163,7 +163,7 @@ def add_attention_calls(graph: GraphWriter, heads: Heads, call: AttentionCall) -
     )
 
 
-def _build_one_group(graph: GraphWriter, heads: Heads, call: AttentionCall) -> onnx.GraphProto:
+def _build_one_group(graph: GraphWriter, heads: QKV, call: AttentionCall) -> onnx.GraphProto:
     """Build the branch for a batch of sequences of one length."""
     shape = graph.add("Gather", "shapes", graph.add_scalar(0))
     body = graph.open_subgraph()
@@ -177,7 +177,7 @@ def _build_one_group(graph: GraphWriter, heads: Heads, call: AttentionCall) -> o
     return build_branch(body, found, "one_group")
 
 
-def _build_all_groups(graph: GraphWriter, heads: Heads, call: AttentionCall) -> onnx.GraphProto:
+def _build_all_groups(graph: GraphWriter, heads: QKV, call: AttentionCall) -> onnx.GraphProto:
     """Build the branch for any batch."""
     branch = graph.open_subgraph()
     found = add_loop(
@@ -190,9 +190,7 @@ def _build_all_groups(graph: GraphWriter, heads: Heads, call: AttentionCall) -> 
     return build_branch(branch, found, "all_groups")
 
 
-def _write_group(
-    branch: GraphWriter, body: GraphWriter, number: str, heads: Heads, call: AttentionCall
-) -> str:
+def _write_group(branch: GraphWriter, body: GraphWriter, number: str, heads: QKV, call: AttentionCall) -> str:
     """Write the loop's body for the group of this number. branch: the graph around the loop."""
     shape = body.add("Gather", "shapes", number)
 

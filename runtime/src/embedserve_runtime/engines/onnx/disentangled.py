@@ -30,7 +30,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionTerms:
+class DisentangledTerms:
     """The terms of one layer; None where the description leaves one out."""
 
     attention: Attention
@@ -109,7 +109,7 @@ def _pick(body: GraphWriter, products: str, numbers: str, term: Term, places: st
 
 def build_position_terms(
     parts: Parts, attention: Attention, max_tokens: int, name: str
-) -> PositionTerms | None:
+) -> DisentangledTerms | None:
     """The terms of the layer's attention `name`, None where it has none."""
     scheme = attention.disentangled
     if scheme is None:
@@ -129,7 +129,7 @@ def build_position_terms(
         )
 
     # The scheme counts query - key: against the distance where values are queries, with it where they are keys.
-    return PositionTerms(
+    return DisentangledTerms(
         attention,
         max_tokens,
         content_to_position=build_term("position_key", "key", -1) if scheme.content_to_position else None,

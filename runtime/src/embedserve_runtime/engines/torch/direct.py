@@ -40,8 +40,8 @@ class DirectGraph:
 
         def run_and_copy() -> None:
             storage[: capacity.integers].copy_(self._staged, non_blocking=True)
-            for pinned, result in zip(self._results, forward(), strict=True):
-                pinned.copy_(result, non_blocking=True)
+            for host, result in zip(self._results, forward(), strict=True):
+                host.copy_(result, non_blocking=True)
 
         self._graph = capture(run_and_copy)
 
@@ -58,7 +58,7 @@ class DirectGraph:
     def take(self) -> list[FloatArray]:
         """Wait for the results, and have room for the next batch."""
         self._arrived.synchronize()
-        results = [np.array(pinned.numpy()) for pinned in self._results]
+        results = [np.array(host.numpy()) for host in self._results]
         self._busy = False
         return results
 

@@ -33,8 +33,8 @@ from embedserve_runtime.engines.torch.graphs import (
     MAX_TOKENS,
     EncoderWithHeads,
     Forward,
+    ForwardOutput,
     Graphs,
-    Needs,
     choose_buckets,
 )
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
@@ -183,25 +183,27 @@ class TorchEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, _copy_to_host, needs=Needs.HIDDEN))
+        return np.concatenate(self.run(batch, _copy_to_host, required=ForwardOutput.HIDDEN))
 
-    def run(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, needs: Needs) -> list[T]:
-        """What `take` makes of the batch's results on the device: one value, or more where the batch did not fit into
-        memory as one. It is given the results and the sequences that they are of. Raises EngineFailure.
+    def run(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, required: ForwardOutput
+    ) -> list[T]:
+        """Run a batch and return what `take` makes of its results on the device: one value, or several where the
+        batch had to be split to fit into memory. `take` gets the results and the sequences that they belong to.
 
-        `take` should queue copies and not wait for them, on the stream that is torch's current one then. needs: what it
-        reads.
+        `take` should queue copies on torch's current stream and not wait for them. required: what it reads. Raises
+        EngineFailure.
         """
         self._check(batch)
         self.padding = 0
         try:
             with torch.inference_mode(), use_device(self.device):
-                return self._run_parts(batch, take, needs)
+                return self._run_parts(batch, take, required)
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
     def _run_parts(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], required: ForwardOutput
     ) -> list[T]:
         """Run a batch in the parts that the budget allows, and a part that does not fit into memory in halves. A single
         sequence is tried twice."""
@@ -212,7 +214,7 @@ class TorchEngine:
             part, *others = self.budget.split(waiting.pop())
             waiting.extend(reversed(others))
             try:
-                results.append(self._run_and_take(part, take, needs))
+                results.append(self._run_and_take(part, take, required))
                 continue
             except torch.OutOfMemoryError as error:
                 self.budget.lower(part)
@@ -222,22 +224,24 @@ class TorchEngine:
             # Not in the handler, for the same reason.
             torch.cuda.empty_cache()
             if len(part.lengths) == 1:
-                results.append(self._run_and_take(part, take, needs))
+                results.append(self._run_and_take(part, take, required))
             else:
                 waiting.extend(reversed(split_in_halves(part)))
         return results
 
-    def _run_and_take(self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], needs: Needs) -> T:
-        done = self._submit(batch, needs)
+    def _run_and_take(
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], required: ForwardOutput
+    ) -> T:
+        done = self._submit(batch, required)
         with done.on_stream():
             return take(done, batch)
 
-    def _submit(self, batch: PackedBatch, needs: Needs) -> Forward:
+    def _submit(self, batch: PackedBatch, required: ForwardOutput) -> Forward:
         """Queue the forward pass."""
         flash = self._flash_from is not None and int(batch.lengths.min()) >= self._flash_from
         # A graph would have to be captured for the longest of its texts.
         if self._graphs is not None and not flash:
-            done = self._graphs(batch, needs)
+            done = self._graphs(batch, required)
             if done is not None:
                 return done
         on_device = copy_to_device(batch, self.device)

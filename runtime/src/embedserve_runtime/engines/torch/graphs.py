@@ -48,10 +48,10 @@ MIN_SECOND_LANE_TOKENS = 512
 MEMORY_SHARE = 0.1
 
 
-class Needs(IntEnum):
-    """What of a forward pass will be read; each is more than the one before it.
+class ForwardOutput(IntEnum):
+    """How much of a forward pass is read; each value includes the ones before it.
 
-    ROWS: the rows of the head. TOKEN_ROWS: those of the token head too. HIDDEN: hidden states too.
+    ROWS: the head's rows. TOKEN_ROWS: the token head's rows as well. HIDDEN: the hidden states as well.
     """
 
     ROWS = 0
@@ -155,11 +155,11 @@ class _CapturedGraph:
     direct: DirectGraph | None
 
     @property
-    def kept(self) -> Needs:
+    def available(self) -> ForwardOutput:
         """The most that can be read after a replay."""
         if self.hidden is not None:
-            return Needs.HIDDEN
-        return Needs.ROWS if self.token_rows is None else Needs.TOKEN_ROWS
+            return ForwardOutput.HIDDEN
+        return ForwardOutput.ROWS if self.token_rows is None else ForwardOutput.TOKEN_ROWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,14 +244,14 @@ class GraphLane:
             result = work()
         return graph, result
 
-    def submit(self, batch: PackedBatch, capacity: Capacity, needs: Needs) -> Forward | None:
-        """Submit a batch; None where more is needed than the graph has kept."""
+    def submit(self, batch: PackedBatch, capacity: Capacity, required: ForwardOutput) -> Forward | None:
+        """Submit a batch; None where more is required than a replay of the graph gives."""
         captured = self._captured[capacity]
-        if needs > captured.kept:
+        if required > captured.available:
             return None
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         results = None
-        if captured.direct is not None and needs is not Needs.HIDDEN:
+        if captured.direct is not None and required is not ForwardOutput.HIDDEN:
             results = captured.direct.submit(batch)
         if results is not None:
             return Forward(
@@ -259,13 +259,13 @@ class GraphLane:
                 None,
                 captured.batch,
                 DirectRows(results, 0, sequences),
-                pending_token_rows=None if needs is Needs.ROWS else DirectRows(results, 1, tokens),
+                pending_token_rows=None if required is ForwardOutput.ROWS else DirectRows(results, 1, tokens),
             )
         with use_stream(self._stream):
             copy_in(batch, capacity, self._storage)
             captured.graph.replay()
         rows = None if captured.rows is None else captured.rows[:sequences]
-        if needs is Needs.ROWS:
+        if required is ForwardOutput.ROWS:
             return Forward(None, rows, captured.batch, stream=self._stream)
         hidden = None if captured.hidden is None else captured.hidden[:tokens]
         token_rows = None if captured.token_rows is None else captured.token_rows[:tokens]
@@ -307,7 +307,7 @@ class Graphs:
         torch.cuda.empty_cache()
         self._submitted = 0
 
-    def __call__(self, batch: PackedBatch, needs: Needs) -> Forward | None:
+    def __call__(self, batch: PackedBatch, required: ForwardOutput) -> Forward | None:
         """Submit `batch`, or None where no graph can run it."""
         number = find_bucket(batch, self.capacities)
         if number is None:
@@ -316,7 +316,7 @@ class Graphs:
         lanes = [lane for lane in self._lanes if capacity in lane]
         # The large batch before this one is in the other.
         self._submitted += len(lanes) > 1
-        return lanes[self._submitted % len(lanes)].submit(batch, capacity, needs)
+        return lanes[self._submitted % len(lanes)].submit(batch, capacity, required)
 
 
 def _fill(

@@ -35,7 +35,7 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 class HostTransfer:
     """A copy from the device into pinned memory."""
 
-    pinned: Tensor
+    host: Tensor
     completed: torch.cuda.Event
 
     @classmethod
@@ -44,27 +44,27 @@ class HostTransfer:
 
         A large one goes on a stream of its own, so that the next batch does not wait for it.
         """
-        pinned = torch.empty(values.shape, dtype=torch.float32, pin_memory=True)
+        host = torch.empty(values.shape, dtype=torch.float32, pin_memory=True)
         completed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         if values.numel() < LARGE:
-            pinned.copy_(values.float(), non_blocking=True)
+            host.copy_(values.float(), non_blocking=True)
             completed.record()
-            return cls(pinned, completed)
+            return cls(host, completed)
         made = values.to(torch.float32, copy=True)
         stream = _copy_stream(values.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            pinned.copy_(made, non_blocking=True)
+            host.copy_(made, non_blocking=True)
             completed.record()
         # Its memory is used again only when the copy is over.
         made.record_stream(stream)
-        return cls(pinned, completed)
+        return cls(host, completed)
 
     def wait(self) -> FloatArray:
         """Wait for the copy. Small values are copied, so that their pinned block goes back to its pool; large ones stay
         in it until nobody has a view of them: to copy them takes longer than to compute them."""
         self.completed.synchronize()
-        values: FloatArray = self.pinned.numpy()
+        values: FloatArray = self.host.numpy()
         return values if values.size >= LARGE else values.copy()
 
 
@@ -83,8 +83,8 @@ class TokenTransfer:
     def find_finite(self, starts: Int32Array) -> BoolArray:
         """Return whether all tokens of each sequence are finite, (sequences,). starts: of the sequences, none of which
         is empty."""
-        sound: BoolArray = np.minimum.reduceat(self.finite.wait(), starts) > 0
-        return sound
+        is_finite: BoolArray = np.minimum.reduceat(self.finite.wait(), starts) > 0
+        return is_finite
 
 
 @dataclass(frozen=True, slots=True, eq=False)

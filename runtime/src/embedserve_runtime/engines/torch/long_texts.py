@@ -20,11 +20,11 @@ def settle_flash_length(encoder: Encoder, parameters: Parameters, asked: KernelK
     if asked is not None or find_flash_obstacle(encoder, parameters.device, parameters.dtype) is not None:
         return None
     # Imported here: they need Triton.
-    from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionTerms
+    from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionBias
     from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measure_flash_length
 
     form = next(layer.attention for layer in encoder.layers if can_flash_run(layer.attention))
-    ours = FusedAttention(form, parameters, PositionTerms(encoder.max_tokens))
+    ours = FusedAttention(form, parameters, PositionBias(encoder.max_tokens))
     try:
         flash = FlashAttention(form)
         return measure_flash_length(form, ours, flash, parameters, max_seqlen=encoder.max_tokens)

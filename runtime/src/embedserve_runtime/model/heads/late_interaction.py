@@ -171,10 +171,10 @@ def replace_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateIn
 
 def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
     modules = layout.modules
-    home = files.enter_folder(modules.transformer)
-    ids = read_token_ids(home)
-    own = home.parse_if_there("sentence_bert_config.json", _Lengths, _Lengths())
-    expansion = _describe_expansion(home, own, pylate, ids)
+    encoder_files = files.enter_folder(modules.transformer)
+    ids = read_token_ids(encoder_files)
+    own = encoder_files.parse_if_there("sentence_bert_config.json", _Lengths, _Lengths())
+    expansion = _describe_expansion(encoder_files, own, pylate, ids)
     skipped, skipped_roles = _read_skipped_tokens(files, modules, pylate, ids)
     pooling, pooled_roles = _read_pooling(files, modules)
     prefixes = (pylate.query_prefix or "", pylate.document_prefix or "")
@@ -236,33 +236,34 @@ def _read_roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _describe_expansion(
-    home: ModelFiles, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]
+    encoder_files: ModelFiles, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]
 ) -> QueryExpansion | None:
     for file in (own, pylate):
         if "query_expansion" in file.model_fields_set:
             given = file.query_expansion
             if given is None:
                 return None
-            token = _find_expansion_token(home, given.token, ids)
+            token = _find_expansion_token(encoder_files, given.token, ids)
             return QueryExpansion(given.length, given.strategy == "fixed", given.attend, token)
     if not pylate.written or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
     if attend is None:
         attend = pylate.attend_to_mask_tokens
-    token = _find_expansion_token(home, None, ids)
+    token = _find_expansion_token(encoder_files, None, ids)
     return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend), token=token)
 
 
-def _find_expansion_token(home: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
+def _find_expansion_token(encoder_files: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
     """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
     if asked is None:
-        named = read_special_tokens(home, ("mask_token", "eos_token"))
+        named = read_special_tokens(encoder_files, ("mask_token", "eos_token"))
         usual = (named.get("mask_token"), "[MASK]", "<mask>", named.get("eos_token"))
         asked = next((token for token in usual if token in ids), None)
     if asked is None or asked not in ids:
         raise ModelInvalid(
-            f"{home.path / 'tokenizer.json'}: has no token {asked or 'for a mask'}, which queries are filled up with"
+            f"{encoder_files.path / 'tokenizer.json'}: has no token {asked or 'for a mask'}, "
+            "which queries are filled up with"
         )
     return ids[asked]
 

@@ -87,12 +87,14 @@ def read_head(
 
 
 def read_graph_head(
-    home: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings, width: int
+    encoder_files: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings, width: int
 ) -> tuple[Task, ClassifierHead]:
-    """Task and head of a graph that gives `width` logits itself. home: the encoder's files. Raises ModelError or
-    ConfigError."""
-    source = HeadSource.read(home, encoder)
-    known = find_reranker(_list_names(home, source, settings))
+    """Read the task and head of an ONNX graph that returns `width` logits.
+
+    encoder_files: the files of the encoder's folder. Raises ModelError or ConfigError.
+    """
+    source = HeadSource.read(encoder_files, encoder)
+    known = find_reranker(_list_names(encoder_files, source, settings))
     labels, scores = classifiers.read_labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")

@@ -50,7 +50,7 @@ def choose_tile(attention: Attention, tokens: int, sequences: int) -> AttentionT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PositionTerms:
+class PositionBias:
     """What the places of two tokens add to their score.
 
     max_tokens: of a sequence. table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's.
@@ -68,7 +68,7 @@ class FusedAttention:
         self,
         attention: Attention,
         parameters: Parameters,
-        positions: PositionTerms,
+        positions: PositionBias,
         *,
         flash: FlashAttention | None = None,
         dtype: torch.dtype | None = None,

@@ -308,7 +308,7 @@ def build_eight_bit_stack(
     if texts is not None:
         ranges = observe_ranges(encoder, parameters, texts)
     after = all(layer.placement is NormPlacement.POST for layer in encoder.layers)
-    loaded: list[LoadedLayer8] = []
+    loaded: list[LayerParts8] = []
     before = tables.norm
     for number, (layer, of_layer) in enumerate(zip(encoder.layers, ranges, strict=True)):
         given = LayerInput(before, of_layer)
@@ -326,7 +326,7 @@ Embed8 = Callable[[DeviceBatch], Hidden8]
 
 
 def build_post_norm_layers(
-    tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
+    tables: EmbeddingTables, loaded: Sequence[LayerParts8], kind: EightBit
 ) -> tuple[Embed8, list[Layer8], LastLayer8]:
     last = loaded[-1]
     return (
@@ -344,7 +344,7 @@ def build_post_norm_layers(
 
 
 def build_pre_norm_layers(
-    tables: EmbeddingTables, loaded: Sequence[LoadedLayer8], kind: EightBit
+    tables: EmbeddingTables, loaded: Sequence[LayerParts8], kind: EightBit
 ) -> tuple[Embed8, list[Layer8], LastLayer8]:
     """Build the layers, each of which ends with the norm that the next one begins with."""
     first, last = loaded[0], loaded[-1]

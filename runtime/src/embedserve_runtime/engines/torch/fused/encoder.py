@@ -15,7 +15,7 @@ from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.eight_bit_layers import build_eight_bit_stack
 from embedserve_runtime.engines.torch.fused.self_attention import SharedTables
 from embedserve_runtime.engines.torch.fused.sixteen_bit import (
-    LoadedLayer,
+    LayerParts16,
     build_post_norm_stack,
     build_pre_norm_stack,
 )
@@ -59,7 +59,7 @@ class FusedEncoder:
         if eight_bit is not None:
             return cls(build_eight_bit_stack(encoder, shared, tables, eight_bit, texts))
         loaded = [
-            LoadedLayer.load(layer, parameters, shared, f"layers.{number}")
+            LayerParts16.load(layer, parameters, shared, f"layers.{number}")
             for number, layer in enumerate(encoder.layers)
         ]
         final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")

@@ -10,7 +10,7 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.attention import RotaryTable, compute_relative_embeddings
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.disentangled import build_disentangled_term
-from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionTerms
+from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionBias
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention
 from embedserve_runtime.engines.torch.fused.operations import apply_rotary
 from embedserve_runtime.engines.torch.fused.support import can_flash_run
@@ -45,7 +45,7 @@ class SharedTables:
             term = build_disentangled_term(
                 self.parameters, description, self._relative_embeddings, self._max_tokens, name
             )
-        positions = PositionTerms(self._max_tokens, self._get_table(description), term)
+        positions = PositionBias(self._max_tokens, self._get_table(description), term)
         flash = FlashAttention(description) if self._flash and can_flash_run(description) else None
         return FusedAttention(description, self.parameters, positions, flash=flash, dtype=dtype)
 

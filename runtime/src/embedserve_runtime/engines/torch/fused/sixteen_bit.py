@@ -107,8 +107,8 @@ def add_and_norm(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PostNormEnds:
-    """What is before the first layer and behind the last one where norms come after the branches."""
+class PostNormIO:
+    """The embeddings before the first layer and the final norm of an encoder whose norms come after the branches."""
 
     tables: EmbeddingTables
     final_norm: Normalization | None
@@ -122,9 +122,9 @@ class PostNormEnds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreNormEnds:
-    """What is before the first layer and behind the last one where norms come before the branches. first_norm: of the
-    first layer, or the final one where there is no layer."""
+class PreNormIO:
+    """The embeddings before the first layer, already normalised for it, of an encoder whose norms come before the
+    branches. first_norm: of the first layer, or the final one where there is no layer."""
 
     tables: EmbeddingTables
     first_norm: Normalization | None
@@ -141,15 +141,15 @@ class PreNormEnds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadedLayer:
-    """What the layers in 16 bit share, for many tokens and for few."""
+class LayerParts16:
+    """The weights, attention and products of a 16-bit layer, shared by its forms for many tokens and for few."""
 
     weights: LayerWeights
     attention: FusedSelfAttention
     up: ActivatedProduct
 
     @classmethod
-    def load(cls, layer: Layer, parameters: Parameters, shared: SharedTables, name: str) -> LoadedLayer:
+    def load(cls, layer: Layer, parameters: Parameters, shared: SharedTables, name: str) -> LayerParts16:
         weights = LayerWeights.load(layer, parameters, name)
         return cls(
             weights,
@@ -159,7 +159,7 @@ class LoadedLayer:
 
 
 def build_post_norm_stack(
-    tables: EmbeddingTables, loaded: Sequence[LoadedLayer], final_norm: Normalization | None
+    tables: EmbeddingTables, loaded: Sequence[LayerParts16], final_norm: Normalization | None
 ) -> LayerStack[Hidden16]:
     layers: list[Layer16] = [
         FusedLayer(
@@ -169,12 +169,12 @@ def build_post_norm_stack(
         )
         for one in loaded
     ]
-    ends = PostNormEnds(tables, final_norm)
-    return LayerStack(ends.embed, layers, ends.finish)
+    io = PostNormIO(tables, final_norm)
+    return LayerStack(io.embed, layers, io.finish)
 
 
 def build_pre_norm_stack(
-    tables: EmbeddingTables, loaded: Sequence[LoadedLayer], final_norm: Normalization | None
+    tables: EmbeddingTables, loaded: Sequence[LayerParts16], final_norm: Normalization | None
 ) -> LayerStack[Hidden16]:
     """Build the layers, each of which ends with the norm that the next one begins with."""
     first, *following = [*(one.weights.norms.attention for one in loaded), final_norm]
@@ -186,5 +186,5 @@ def build_pre_norm_stack(
         )
         for one, norm in zip(loaded, following, strict=True)
     ]
-    ends = PreNormEnds(tables, first)
-    return LayerStack(ends.embed, layers, ends.finish)
+    io = PreNormIO(tables, first)
+    return LayerStack(io.embed, layers, io.finish)

@@ -10,7 +10,7 @@ from torch import Tensor
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
 from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
-from embedserve_runtime.engines.torch.fused.sixteen_bit import LoadedLayer
+from embedserve_runtime.engines.torch.fused.sixteen_bit import LayerParts16
 from embedserve_runtime.engines.torch.fused.skinny_gemm import (
     NormLinear,
     SkinnyDeferredNorm,
@@ -38,7 +38,7 @@ class SkinnyProducts:
     kind: int
 
     @classmethod
-    def build(cls, loaded: LoadedLayer, before: Normalization | None) -> SkinnyProducts:
+    def build(cls, loaded: LayerParts16, before: Normalization | None) -> SkinnyProducts:
         """Build those of a layer that `can_run_skinny` accepts. before: the norm that ends the layer before it."""
         weights, attention_norm = loaded.weights, loaded.weights.norms.attention
         assert attention_norm is not None  # `can_run_skinny` says so
@@ -78,8 +78,8 @@ class DeferredNorms:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SkinnyEnds:
-    """What is before the first layer and behind the last one."""
+class SkinnyIO:
+    """The embeddings before the first layer and the last deferred norm, for few tokens."""
 
     tables: EmbeddingTables
 
@@ -92,12 +92,12 @@ class SkinnyEnds:
         return add_and_normalize(hidden.rows.values, hidden.rows.norm)
 
 
-def build_skinny_stack(tables: EmbeddingTables, loaded: Sequence[LoadedLayer]) -> LayerStack[SkinnyHidden]:
+def build_skinny_stack(tables: EmbeddingTables, loaded: Sequence[LayerParts16]) -> LayerStack[SkinnyHidden]:
     """Build the layers, at least one, all of which `can_run_skinny` accepts."""
     before = [None, *(one.weights.norms.mlp for one in loaded)]
     layers: list[SkinnyLayer] = [
         FusedLayer(SkinnyProducts.build(one, norm), one.attention, DeferredNorms())
         for one, norm in zip(loaded, before, strict=False)
     ]
-    ends = SkinnyEnds(tables)
-    return LayerStack(ends.embed, layers, ends.finish)
+    io = SkinnyIO(tables)
+    return LayerStack(io.embed, layers, io.finish)
