@@ -51,7 +51,7 @@ class Rollout:
     has_replicas: bool = True
     """Whether the manifest asks for any pods."""
     is_serving_broken: bool = False
-    """Whether the serving revision cannot recover, so that its Deployment is scaled down before the Service switches."""
+    """Whether the serving revision cannot recover; its Deployment is then scaled down before the Service switches."""
 
     @property
     def is_waiting(self) -> bool:
