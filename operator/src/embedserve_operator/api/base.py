@@ -45,13 +45,14 @@ class Model(BaseModel):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-def describe_problems(error: ValidationError) -> str:
-    """Return every fault with the path of its field."""
-    faults = []
-    for fault in error.errors(include_url=False, include_input=False):
-        path = ".".join(str(step) for step in ("spec", *fault["loc"]))
-        faults.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
-    return "; ".join(faults)
+def describe_problems(error: ValidationError, root: str = "spec") -> str:
+    """Return every problem as `path: message`, separated by semicolons. root: beginning of each path, or empty."""
+    found = []
+    for problem in error.errors(include_url=False, include_input=False):
+        path = ".".join(filter(None, (root, *map(str, problem["loc"]))))
+        message = problem["msg"].removeprefix("Value error, ")
+        found.append(f"{path}: {message}" if path else message)
+    return "; ".join(found)
 
 
 def _is_quantity_not_negative(value: int | str) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from embedserve_operator.api.base import LabelValue, Model
+from embedserve_operator.api.base import LabelValue, Model, describe_problems
 from embedserve_operator.api.pods import Toleration
 from embedserve_operator.api.rules import Rule, matches
 from embedserve_operator.errors import SettingsError
@@ -134,9 +134,4 @@ def merge_classes(changes: Mapping[str, Any]) -> Mapping[str, HardwareClass]:
 def _describe_errors(error: ValidationError | TypeError) -> str:
     if isinstance(error, TypeError):
         return "must be a mapping of fields"
-    return "; ".join(
-        f"{'.'.join(str(step) for step in fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}".lstrip(
-            ": "
-        )
-        for fault in error.errors(include_url=False, include_input=False)
-    )
+    return describe_problems(error, root="")

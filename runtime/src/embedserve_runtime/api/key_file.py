@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from embedserve_runtime.api.routes import PROTECTED_ROUTES, RPC_SERVICES
+from embedserve_runtime.config.problems import describe_problems, describe_yaml_position
 from embedserve_runtime.config.secrets import HeaderSecret, split_secrets, validate_secret
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError
 
@@ -146,10 +147,9 @@ def _parse_yaml(path: Path, content: str) -> object:
     try:
         return yaml.load(content, UniqueKeyLoader)  # it derives from the safe one
     except yaml.YAMLError as error:
-        # The library's message quotes the line, which may hold a key.
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path} is not valid YAML, or has a key twice{where}") from None
+        raise ConfigError(
+            f"{path} is not valid YAML, or has a key twice{describe_yaml_position(error)}"
+        ) from None
     except (ValueError, TypeError, RecursionError):
         raise ConfigError(
             f"{path} is not valid YAML: it has a value that cannot be, such as a day 0"
@@ -163,12 +163,7 @@ def _read_document(path: Path, content: str) -> tuple[ApiKey, ...]:
     try:
         entries = _Document.model_validate(document).keys
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)
-        texts = (
-            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
-            for one in problems
-        )
-        raise ConfigError(f"{path}: {'; '.join(texts)}") from None
+        raise ConfigError(f"{path}: {describe_problems(error)}") from None
     keys = tuple(
         ApiKey(
             hash_key(one.key.get_secret_value()),

@@ -9,6 +9,7 @@ environment variables.
     server   server, batching, telemetry
     engine   engine, conversion
     secrets  how secrets are validated
+    problems describes what is wrong with a file or a setting
     loader   reads all groups from their sources
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from pydantic_settings import (
 
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings
 from embedserve_runtime.config.model import ModelSettings
+from embedserve_runtime.config.problems import FieldPath, describe_problems, describe_yaml_position
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.errors import ConfigError
 
@@ -100,10 +101,9 @@ def _read_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
-        # The library's message quotes the line, which may hold a secret.
-        mark = error.problem_mark
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ConfigError(f"{file} is not valid YAML: {error.problem}{where}") from None
+        raise ConfigError(
+            f"{file} is not valid YAML: {error.problem}{describe_yaml_position(error)}"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid YAML: {type(error).__name__}") from None
     if content is None:
@@ -114,16 +114,10 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _describe_problems(error: ValidationError | SettingsError) -> str:
-    """Describe every problem with its field path. Input values are left out, since one of them may be a secret."""
-    if isinstance(error, SettingsError):
-        return str(error)
-    return "; ".join(
-        f"{_describe_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
-        for problem in error.errors(include_url=False, include_input=False, include_context=False)
-    )
+    return str(error) if isinstance(error, SettingsError) else describe_problems(error, _describe_path)
 
 
-def _describe_path(path: Sequence[str | int]) -> str:
+def _describe_path(path: FieldPath) -> str:
     """Describe a setting by its path, and by the environment variable that sets it, if any."""
     words = [str(part) for part in path]
     variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from embedserve_runtime.config.problems import describe_problems
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 
 T = TypeVar("T")
@@ -69,11 +70,7 @@ class ModelFile:
         try:
             parsed: T = _get_validator(shape).validate_python(self._json)  # type: ignore[arg-type]  # T has a hash
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(str(part) for part in problem['loc']) or 'content'}: {problem['msg']}"
-                for problem in error.errors(include_url=False, include_input=False)
-            )
-            raise ModelInvalid(f"{self.path}: {problems}") from error
+            raise ModelInvalid(f"{self.path}: {describe_problems(error)}") from error
         return parsed
 
     @cached_property
