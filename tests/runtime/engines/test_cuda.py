@@ -25,7 +25,7 @@ from embedserve_runtime.engines.torch.memory import FIRST_WAIT_S, MemoryBudget
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
-from embedserve_runtime.heads.layers import LayerParts16
+from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.model import families
 from embedserve_runtime.model.activations import Activation
@@ -202,7 +202,7 @@ def test_pooling_and_dense_layers_on_the_device_are_those_of_the_host(
         source.normal(size=shape).astype(np.float32) for shape in ((7, 40), (7,), (7, 40))
     )
     dense_layer = HeadLayer.from_dense(DenseLayer("", 40, 7, True, Activation.TANH, residual=True))
-    layers = [LayerParts16(dense_layer, weight, bias, None, None, residual)]
+    layers = [HeadLayerWeights(dense_layer, weight, bias, None, None, residual)]
     head = PooledHead([pooling, Pooling.CLS], to_host_layers(layers), CUDA)
     engine = prepared(tmp_path, head, dtype)
     batch = random_batch()
@@ -225,7 +225,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
             torch.from_numpy(source.normal(size=shape)).to(dtype).float().numpy()
             for shape in ((layer.out_features, layer.in_features), layer.out_features)
         )
-        loaded.append(LayerParts16(layer, weight, bias, None, None))
+        loaded.append(HeadLayerWeights(layer, weight, bias, None, None))
         copied.append(HostLayer(weight, bias, layer.activation))
     head = SparseHead(layers, pooling, log_twice)
     on_device = VocabularyHead(head, copied, CUDA, dtype)
@@ -295,7 +295,7 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
     weights = saved(tmp_path, encoder)
     source = np.random.default_rng(0)
     layer = HeadLayer(20, 9, (), ())
-    loaded = LayerParts16(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
+    loaded = HeadLayerWeights(layer, source.normal(size=(9, 20)).astype(np.float32), None, None, None)
     heads = Heads(
         dense=DenseHead((Pooling.MEAN, Pooling.LAST), ()),
         multi_vectors=LoadedMultiVectorHead(MultiVectorHead((layer,), normalize=True, skipped=1), (loaded,)),

@@ -16,7 +16,7 @@ from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
-from embedserve_runtime.heads.layers import LayerParts16, apply_layers
+from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.activations import Activation
@@ -50,7 +50,7 @@ MIXES = {
 }
 
 
-def layer(out: int, activation: Activation, *, residual: bool, inside: int = HIDDEN) -> LayerParts16:
+def layer(out: int, activation: Activation, *, residual: bool, inside: int = HIDDEN) -> HeadLayerWeights:
     """residual: by a matrix where the widths differ, else the input itself."""
     source = np.random.default_rng(out)
 
@@ -59,7 +59,7 @@ def layer(out: int, activation: Activation, *, residual: bool, inside: int = HID
 
     described = HeadLayer.from_dense(DenseLayer("", inside, out, True, activation, residual))
     matrix = drawn(out, inside) if residual and out != inside else None
-    return LayerParts16(described, drawn(out, inside), drawn(out), None, None, matrix)
+    return HeadLayerWeights(described, drawn(out, inside), drawn(out), None, None, matrix)
 
 
 def batch_of(is_query: Callable[[int], bool], count: int = 9, *, prompts: bool = True) -> PackedBatch:

@@ -1,4 +1,4 @@
-"""Tells clients apart: by the API key, or by a header of the gateway in front."""
+"""Identifies clients by their API key, or by a header that a gateway sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_NAME_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Who may send requests, and as whom.
+    """Identifies the client of a request, and holds what each client may do.
 
     header: in lower case; it counts where the key has no name. requests_per_minute, tokens_per_minute: of each client
     whose key does not say otherwise.

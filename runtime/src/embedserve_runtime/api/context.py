@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What all requests of the process share.
+    """Holds what all requests of the process share.
 
     model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
     processes that serve HTTP, this one included. takes_openai_token_ids: whether `/v1/embeddings` takes arrays of token
@@ -57,7 +57,7 @@ class ServerContext:
 
 
 class RequestContext:
-    """What is known of one request, until it is counted, logged and traced at its end.
+    """Holds the facts about one request that are counted, logged and traced when it ends.
 
     headers: by lower-case name. body: set once it is read. facts: filled in while the request is handled.
     is_work: whether it counts as in flight and gets a line in the log, unlike probes and scrapes.

@@ -33,7 +33,7 @@ _SIDES: Mapping[str, Side] = {"START": "left", "END": "right"}
 
 
 class EmbeddingOptions(NamedTuple):
-    """The options of a body.
+    """The options of a request to `/v1/embeddings`.
 
     dimensions, truncate, side, max_tokens, normalize: the same as in `EmbedQuery`. overflow: how long inputs are
     chunked, if they are.

@@ -20,7 +20,7 @@ class MalformedBody(RequestError):
 
 
 class WrongShape(RequestError):
-    """JSON, but not what the route takes."""
+    """The body is JSON, but not of the shape that the route takes."""
 
     reason = "WrongShape"
 
@@ -30,7 +30,7 @@ class UnsupportedMediaType(RequestError):
 
 
 class UnsupportedEncoding(RequestError):
-    """The body's Content-Encoding is not read."""
+    """The Content-Encoding of the body is not supported."""
 
     reason = "UnsupportedEncoding"
 
@@ -67,7 +67,7 @@ class MethodNotAllowed(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """How an error class is answered.
+    """Describes how an error class is answered over HTTP.
 
     tei: TEI's `error_type`. openai: OpenAI's `type`. cause: TEI's label of `te_request_failure`.
     """

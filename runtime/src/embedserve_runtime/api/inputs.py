@@ -1,4 +1,4 @@
-"""Reads what all dialects have in a request: inputs, and the options of the client."""
+"""Reads what requests of all dialects have in common: inputs, and the options of the client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DECIMAL = re.compile(rb"\s*\+?(?P<digits>[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[
 
 
 class RequestOptions(NamedTuple):
-    """Options of a request.
+    """The options of a request that come from its headers and its model name.
 
     vector_space: the one that the client requires. timeout: the seconds that it waits. word: what the inputs are, where
     the model's name says it.

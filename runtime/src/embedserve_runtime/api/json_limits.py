@@ -23,7 +23,10 @@ MAX_JSON_VALUES = 131_072
 
 
 class JsonBounds(NamedTuple):
-    """Bounds of one body. max_values: numbers and texts. max_arrays: inputs as token ids are arrays within arrays."""
+    """The bounds on the number of values and arrays in one body.
+
+    max_values: numbers and texts. max_arrays: inputs as token ids are arrays within arrays.
+    """
 
     max_values: int = MAX_JSON_VALUES
     max_arrays: int = 80_000

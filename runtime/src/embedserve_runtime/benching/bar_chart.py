@@ -12,7 +12,10 @@ COLOURS = ("#1f6f8b", "#c97b2e", "#7a8b99", "#5b8c5a", "#8b5b7a")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar. colour: the number of its series. note: a text behind the value."""
+    """One bar of a bar chart.
+
+    colour: the number of its series. note: a text behind the value.
+    """
 
     label: str
     value: float

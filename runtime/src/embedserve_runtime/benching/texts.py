@@ -1,4 +1,4 @@
-"""Texts for benchmarks."""
+"""Provides the texts of benchmarks."""
 
 from __future__ import annotations
 

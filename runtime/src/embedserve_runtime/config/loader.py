@@ -27,7 +27,7 @@ OPERATOR_KEYS_FILE = "operator-keys.json"
 
 
 class RuntimeConfig(BaseSettings):
-    """All settings, frozen after the start."""
+    """Holds all settings, which do not change after the start."""
 
     model_config = SettingsConfigDict(
         extra="forbid",

@@ -69,7 +69,7 @@ class FloatGraph:
         return np.fromfile(self._file, dtype=np.float32, count=count, offset=offset).reshape(tensor.dims)
 
     def list_products(self) -> list[Product]:
-        """Those that are wide enough for another precision, in the order of the graph."""
+        """List the matrix products that are wide enough for another precision, in the order of the graph."""
         return [
             Product(node.input[0], node.input[1])
             for node in self.model.graph.node
@@ -100,7 +100,7 @@ def write_model(
 
 
 def convert_weights_to_half(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
-    """All matrices in float16, products in float32."""
+    """Convert all matrices to float16; products are still computed in float32."""
     rewriter = _Rewriter(graph)
     for name in dict.fromkeys([*(product.weight for product in graph.list_products()), *graph.list_tables()]):
         rewriter.halve(name)

@@ -1,4 +1,4 @@
-"""How many CPUs this process may really use.
+"""Reads how many CPUs this process may really use.
 
 `os.cpu_count()` and the affinity mask report the host's cores inside a container; the limit lies in the cgroup.
 Threads beyond it do not help: the kernel throttles all of them.

@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSequence:
-    """A sequence with more than its ids.
+    """The token ids of a sequence, with what the model must know of it besides.
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     pool_start: index of the first token that is pooled; those before it are a prompt that pooling excludes.
@@ -46,7 +46,7 @@ Tokens = Int32Array | TokenSequence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatTokens(Sequence[Int32Array]):
-    """Plain sequences that lie end to end: no object for each, but where one is asked for.
+    """Plain sequences stored end to end; an array for one sequence is made only when it is asked for.
 
     token_ids: int32, shape (tokens,). cu_seqlens: int32, shape (sequences + 1,), from 0 on, as of `PackedBatch`.
     """
@@ -93,7 +93,7 @@ def get_lengths(sequences: Sequence[Tokens]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Sequences end to end, without padding.
+    """Sequences packed end to end, without padding.
 
     token_ids: int32, shape (tokens,)
     cu_seqlens: int32, shape (sequences + 1,): sequence i is token_ids[cu_seqlens[i]:cu_seqlens[i + 1]]
@@ -131,7 +131,7 @@ class PackedBatch:
         )
 
     def select(self, places: Int32Array) -> PackedBatch:
-        """The batch of some of its sequences, by their numbers."""
+        """Select some sequences, by their numbers, as a batch of their own."""
         rows = self.find_rows(places)
         cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
         np.cumsum(self.lengths[places], out=cu_seqlens[1:])
@@ -145,7 +145,7 @@ class PackedBatch:
         )
 
     def find_rows(self, places: Int32Array) -> Int32Array:
-        """Where the tokens of some of its sequences are, sequence after sequence."""
+        """Find the positions of the tokens of some of its sequences, sequence after sequence."""
         lengths = self.lengths[places]
         ends = np.cumsum(lengths)
         rows: Int32Array = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(
@@ -269,7 +269,7 @@ class EngineDescription:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatus:
-    """What the memory of an engine's device allows, for metrics.
+    """The memory failures of an engine, and the largest batch that its device has memory for; for metrics.
 
     failures: how many batches did not fit. max_tokens: the largest batch that is run in one piece at present; None
     while memory sets no limit.

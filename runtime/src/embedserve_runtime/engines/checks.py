@@ -17,7 +17,10 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of a check. name: what was looked at; words: what was seen, or why it could not be looked at."""
+    """The result of one self-test.
+
+    name: what was looked at; words: what was seen, or why it could not be looked at.
+    """
 
     name: str
     status: CheckStatus

@@ -30,7 +30,10 @@ class Output(Flag):
 
 
 class SparseVector(Struct, frozen=True, eq=False):
-    """indices: int32, ascending, each once. values: float32, above 0."""
+    """A sparse vector.
+
+    indices: int32, ascending, each once. values: float32, above 0.
+    """
 
     indices: Int32Array
     values: FloatArray
@@ -62,7 +65,7 @@ class Results(Struct, frozen=True, eq=False):
     is_finite: BoolArray | None = None
 
     def slice(self, start: int, stop: int, wanted: Output) -> Results:
-        """What `wanted` asks for, of the sequences from `start` to `stop`.
+        """Select the wanted outputs of the sequences from `start` to `stop`.
 
         Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
         """

@@ -51,7 +51,7 @@ def build_server_context(
     metrics: RequestMetrics,
     metrics_page: Callable[[], Awaitable[bytes]],
 ) -> ServerContext:
-    """What the requests of this process share."""
+    """Build the context that the requests of this process share."""
     server = settings.server
     # Each process keeps within its share, which has room for one body of the largest size.
     share = max(server.max_pending_bytes // server.first_workers, server.max_body_bytes + MIN_REQUEST_BYTES)

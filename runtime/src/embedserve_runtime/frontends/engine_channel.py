@@ -147,7 +147,7 @@ class EngineChannel:
         return self._metrics_page()
 
     def send(self, identity: bytes, message: EngineMessage) -> None:
-        """What is sent to a front end that is gone goes nowhere; the end of its process tells of it."""
+        """Send a message to a front end; it is dropped if the front end is gone, which its supervisor reports."""
         self._socket.send([identity, *self._encoder.encode(message)])
 
     def queue_changed(self) -> None:
@@ -175,7 +175,7 @@ class EngineChannel:
 
 
 class Peer:
-    """One front end. Its requests by the numbers that it gave them."""
+    """A front end as the engine channel sees it. Its requests by the numbers that it gave them."""
 
     def __init__(
         self,

@@ -14,7 +14,9 @@ from embedserve_runtime.tokenizing import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class FrontEndSettings:
-    """What a front end knows from its start. serves_probes: no management port carries probes and metrics.
+    """The settings that a front end gets at its start.
+
+    serves_probes: no management port carries probes and metrics.
 
     waits_for_model: accept nobody before there is a model to answer with.
     """
@@ -30,7 +32,7 @@ class FrontEndSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """Where the server stands in its life, and what the service's name stands for, as of `Readiness`."""
+    """The phase of the server, and the vector space that the service has switched to; the same as in `Readiness`."""
 
     phase: Phase
     message: str
@@ -38,15 +40,15 @@ class ServerStatus:
 
 
 class FrontEnd(Protocol):
-    """What answers the clients: in this process, or in several of their own."""
+    """Answers the clients, in this process or in several others."""
 
     @property
     def observer(self) -> Observer:
-        """What the dispatcher tells of its batches and clients."""
+        """Return the observer of the dispatcher's batches and clients."""
         ...
 
     async def wait_for_failure(self) -> None:
-        """Raises FrontEndFailure when it can serve no more; else waits."""
+        """Wait until it cannot serve any more, and raise FrontEndFailure."""
         ...
 
     def set_status(self, status: ServerStatus) -> None: ...
@@ -60,7 +62,7 @@ class FrontEnd(Protocol):
         ...
 
     async def wait_finished(self) -> None:
-        """After `stop`: until all is answered."""
+        """Wait, after `stop`, until all requests are answered."""
         ...
 
     async def close(self) -> None:

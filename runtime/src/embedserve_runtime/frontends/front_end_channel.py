@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 class FrontEndChannel:
-    """A DEALER socket. It does not notice the end of the engine's process, for which ZeroMQ would wait to come back."""
+    """The DEALER socket of a front end. It does not notice the end of the engine's process, for which ZeroMQ would wait
+    to come back."""
 
     def __init__(
         self,

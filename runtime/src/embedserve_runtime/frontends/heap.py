@@ -33,7 +33,10 @@ class _HeapInformation(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """The C library's heap. get_free_bytes: of all arenas. trim: returns whole free pages to the operating system."""
+    """Wraps the C library's heap.
+
+    get_free_bytes: of all arenas. trim: returns whole free pages to the operating system.
+    """
 
     get_free_bytes: Callable[[], int]
     trim: Callable[[], None]

@@ -46,7 +46,9 @@ class Heartbeat(Message, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """A request to run. deadline: of the monotonic clock, which all processes of a machine share.
+    """A request to run, sent by a front end.
+
+    deadline: of the monotonic clock, which all processes of a machine share.
 
     lengths: of its sequences, in tokens; the other arrays are those of a `PackedBatch`.
     """
@@ -135,7 +137,10 @@ class Configure(Message, frozen=True):
 
 
 class StatusChanged(Message, frozen=True):
-    """Where the server stands in its life. status: a pickled `ServerStatus`."""
+    """Reports the status of the server to front ends.
+
+    status: a pickled `ServerStatus`.
+    """
 
     status: bytes
 
@@ -147,7 +152,7 @@ class ModelOpened(Message, frozen=True):
 
 
 class QueueDepthChanged(Message, frozen=True):
-    """What waits for the engine."""
+    """Reports the depth of the queue to front ends."""
 
     queue_depth: QueueDepth
 

@@ -57,7 +57,7 @@ class WorkerSupervisor:
         return self._is_stopping
 
     async def wait_for_failure(self) -> None:
-        """Raises FrontEndFailure when a process cannot be kept running; else waits."""
+        """Wait until a process cannot be kept running, and raise FrontEndFailure."""
         await asyncio.gather(*self._tasks)
         # All have ended, as they were told to. The server has not: gRPC may be answering still.
         await asyncio.Event().wait()
@@ -79,7 +79,7 @@ class WorkerSupervisor:
         self.channel.broadcast(Stop())
 
     async def wait_finished(self) -> None:
-        """After `stop`: until all have ended."""
+        """Wait, after `stop`, until all processes have ended."""
         await asyncio.wait(self._tasks)
 
     async def close(self) -> None:

@@ -84,7 +84,7 @@ def _check_is_alone(settings: EngineSettings, what: str) -> None:
 
 
 def find_engine_obstacles() -> Mapping[str, str | None]:
-    """What keeps each engine from running encoders on this machine, None where nothing does; preferred ones first.
+    """Find what keeps each engine from running encoders on this machine, None if nothing does; preferred ones first.
 
     Every description that a family can give is written for both.
     """

@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
-    """One for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or ConfigError."""
+    """Load a runner for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or
+    ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if card.ignored_settings:

@@ -24,7 +24,7 @@ WEIGHT = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class LowRankUpdate:
-    """Where the product of two factors is added.
+    """Where the product of the two factors of an adapter is added.
 
     module: the adapter's name of the module. source: which rows of the product are taken; target: to which rows of the
     checkpoint's tensor they are added.
@@ -165,7 +165,7 @@ class AdaptedTensors:
 
 @dataclass(frozen=True, slots=True)
 class UnmergedTensors:
-    """What `AdaptedTensors` reads, with the adapter's own tensors in place of some, and nothing added."""
+    """The tensors that `AdaptedTensors` reads, with the adapter's own in place of some, and nothing added."""
 
     adapted: AdaptedTensors
 

@@ -25,7 +25,10 @@ class NormKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A normalisation. bias: LAYER only. unit_offset: the stored weight is w - 1 (Gemma)."""
+    """Describes a normalisation.
+
+    bias: LAYER only. unit_offset: the stored weight is w - 1 (Gemma).
+    """
 
     kind: NormKind
     eps: float
@@ -34,7 +37,7 @@ class Norm:
 
 
 class NormPlacement(StrEnum):
-    """Where a layer's norms stand, for each of its two branches f.
+    """The placement of the norms of a layer, for each of its two branches f.
 
     POST: x = norm(x + f(x)). PRE: x = x + f(norm(x)). SANDWICH: x = x + post_norm(f(norm(x))).
     """
@@ -224,7 +227,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Where a parameter lies: a checkpoint tensor, or one of `parts` equal row blocks of it (fused products).
+    """Where a parameter is stored: in a checkpoint tensor, or in one of `parts` equal row blocks of it (fused
+    products).
 
     transpose: the checkpoint keeps it as (in_features, out_features).
     """
@@ -249,7 +253,10 @@ class ParameterNames:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor that a description needs. name: ours; pattern: the same with `{layer}` for the layer's number."""
+    """A tensor that an architecture needs.
+
+    name: ours; pattern: the same with `{layer}` for the layer's number.
+    """
 
     name: str
     pattern: str
@@ -275,7 +282,7 @@ class Encoder:
     ignored: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     def parameters(self) -> Iterator[Parameter]:
-        """Every tensor that the description needs, with its shape."""
+        """List every tensor that the description needs, with its shape."""
         for name, shape in self._iterate_outer_shapes():
             yield Parameter(name, name, None, shape)
         for number, layer in enumerate(self.layers):

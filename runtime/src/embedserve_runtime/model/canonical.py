@@ -1,4 +1,4 @@
-"""One text for one value: the canonical JSON that the vector-space identity is the hash of.
+"""Writes values as canonical JSON, of which the vector-space identity is the hash.
 
 Every field of a dataclass is in it, unless the field itself says that it does not decide a vector (`NOT_HASHED`); so a
 field that somebody adds cannot be forgotten. A field that has its default is left out: a new field whose default

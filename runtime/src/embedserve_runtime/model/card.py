@@ -1,4 +1,4 @@
-"""One frozen description of a model: all that decides its vectors, besides the tensors themselves.
+"""Defines the model card: everything that decides the vectors of a model, besides its tensors.
 
 Tokenizer, engine and heads are built from a card and tensors; nothing of the model's folder is read for them.
 """
@@ -43,7 +43,7 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What makes token ids of a text.
+    """The settings that decide the token ids of a text.
 
     content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
     max_token_id: the largest id that it gives.
@@ -62,7 +62,7 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueryRoute:
-    """How queries are treated where they differ from documents.
+    """How queries are encoded, where they differ from documents.
 
     card: of the model that queries alone would see; its prompts and vector space are those of the whole.
     default: `routes.QUERY` or `routes.DOCUMENT`, what an input is that is called neither; None: it must be called one.
@@ -74,7 +74,7 @@ class QueryRoute:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a model is and how it is to be run.
+    """Describes a model and how it is run.
 
     encoder_path: the folder of the encoder's tensors inside the model's, as `ModelTensors` takes it.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
@@ -122,7 +122,7 @@ class ModelCard:
 
     @property
     def outputs(self) -> Output:
-        """All that can be had of every input."""
+        """The outputs that every input can have."""
         return self._made if self.query is None else self._made & self.query.card.outputs
 
     @property
@@ -139,7 +139,7 @@ class ModelCard:
 
     @property
     def output_names(self) -> list[str]:
-        """What requests can ask for, in the words of the API."""
+        """The outputs that requests can ask for, by their names in the API."""
         logits = "score" if self.task is Task.RERANK else "labels"
         names = {
             Output.DENSE: "dense",
@@ -152,7 +152,7 @@ class ModelCard:
 
     @property
     def main_output(self) -> Output:
-        """What the model is for."""
+        """The output that the model is made for."""
         order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
 
@@ -170,7 +170,7 @@ class ModelCard:
 
     @property
     def default_prompt_text(self) -> str:
-        """What is put before an input when a request names no prompt."""
+        """The prompt of inputs whose request names none."""
         return "" if self.default_prompt is None else self.prompts[self.default_prompt]
 
     @property

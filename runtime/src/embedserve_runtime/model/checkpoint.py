@@ -113,7 +113,7 @@ class Checkpoint:
         return tensor
 
     def read_row(self, name: str, row: int) -> NDArray[np.generic]:
-        """One row of a matrix as stored, without reading the others."""
+        """Read one row of a matrix as stored, without reading the others."""
         self._read.add(name)
         file = self._file_of[name]
         try:
@@ -131,7 +131,7 @@ class Checkpoint:
             return tuple(tensors.get_slice(name).get_shape())
 
     def read_float32(self, name: str) -> FloatArray:
-        """The tensor as float32."""
+        """Read a tensor as float32."""
         return self.read_tensor(name).astype(np.float32, copy=False)
 
 
@@ -216,6 +216,6 @@ class Weights:
         return self.read_tensor(parameter).astype(np.float32, copy=False)
 
     def read_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Every parameter as stored, in the order of our names."""
+        """Read every parameter as stored, in the order of our names."""
         for parameter in sorted(self._source_of):
             yield parameter, self.read_tensor(parameter)

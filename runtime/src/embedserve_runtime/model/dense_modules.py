@@ -45,7 +45,7 @@ class ModuleEntry(FileModel):
 
 
 class InputFile(FileModel):
-    """What a module works on: vectors of texts, or of tokens."""
+    """Describes what a module works on: vectors of texts, or of tokens."""
 
     module_input_name: str | None = None
     module_output_name: str | None = None
@@ -64,7 +64,7 @@ class _NormFile(FileModel):
 
 
 def read_input_kind(path: Path, config: InputFile, usual: str) -> str:
-    """What the module reads and writes: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
+    """Read what a module works on: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
     read = config.module_input_name or usual
     written = config.module_output_name or read
     if read not in (TEXTS, TOKENS) or written != read:
@@ -76,7 +76,7 @@ def read_input_kind(path: Path, config: InputFile, usual: str) -> str:
 
 
 def read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) -> tuple[str, DenseLayer]:
-    """The layer of a Dense module, with what it works on: TEXTS or TOKENS."""
+    """Read the layer of a Dense module, and what it works on: TEXTS or TOKENS."""
     file = files.enter_folder(entry.path).require("config.json")
     # Multi-vector models were saved by PyLate before the file said what the layer works on.
     usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS

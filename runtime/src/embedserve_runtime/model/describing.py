@@ -1,4 +1,4 @@
-"""From a model's small files and the settings to a card: what runs, what it is given, what it makes.
+"""Builds the model card from a model's small files and the settings: what runs, its inputs and its outputs.
 
 No small file is opened here. Tensors are, where only they say what a model is.
 """
@@ -74,7 +74,7 @@ Origin = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CardSource:
-    """What a card is made from: the files and tensors of a model, and the settings of a service."""
+    """The sources of a card: the files and tensors of a model, and the settings of a service."""
 
     files: ModelFiles
     tensors: ModelTensors

@@ -56,7 +56,9 @@ def can_export() -> bool:
 
 
 def describe_origin(files: ModelFiles, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """What the export is made from: digests of the configuration and of all tensors. files, checkpoint: the encoder's.
+    """Describe what an export is made from, by digests of the configuration and of all tensors.
+
+    files, checkpoint: the encoder's.
 
     Raises ModelFileMissing or ModelInvalid.
     """

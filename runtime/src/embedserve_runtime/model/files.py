@@ -1,4 +1,4 @@
-"""The small files of a model's folder as values: the content of each, and its JSON as typed models.
+"""Holds the small files of a model folder as values: the content of each, and its JSON as typed models.
 
 `folder` says which files are read.
 """
@@ -25,8 +25,8 @@ MAX_FILE_BYTES = 2**28
 
 
 class FileModel(BaseModel):
-    """Base of the models of foreign JSON files: keys that we do not read are ignored. A validator is made when a
-    first file of its kind is read: a model folder has few of them."""
+    """Base of the models of JSON files that others write: unknown keys are ignored. A validator is made when a first
+    file of its kind is read: a model folder has few of them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
@@ -97,7 +97,7 @@ def read_file(path: Path) -> ModelFile | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a model's folder holds: the content of its small files, and the paths of all files.
+    """The files of a model folder: the content of the small ones, and the paths of all.
 
     path: the folder. small: by path, those of the modules' folders included.
     """

@@ -77,7 +77,7 @@ _READ = frozenset(_ConfigFile.model_fields)
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """What an adapter does to the tensors of the checkpoint beside it.
+    """A LoRA adapter, as the changes to the tensors of the checkpoint beside it.
 
     base: the name of the model that it was trained for.
     scales: of the modules with factors, by their names in the adapter's file, without its prefix.

@@ -124,7 +124,7 @@ class _TokenizerFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """What the modules say, in the order in which they run.
+    """The modules of modules.json, in the order in which they run.
 
     written: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
     pooling: None when no module says it.
@@ -159,7 +159,7 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class ModelLayout:
-    """What the folder's own files say, before the settings of the service are laid over it.
+    """The settings in the folder's own files, before those of the service are applied.
 
     max_length: tokens, special ones included; None when no file says it. transformer: the Transformer module's file.
     token_types: whether the tokenizer hands token types on to the model.

@@ -33,8 +33,10 @@ class Element(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An input or output. element: TensorProto.DataType; shape: None where it is not declared, in it None for sizes
-    that vary."""
+    """An input or output of an ONNX graph.
+
+    element: TensorProto.DataType; shape: None where it is not declared, in it None for sizes that vary.
+    """
 
     name: str
     element: int
@@ -51,7 +53,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class OnnxDeclaration:
-    """What a file says of itself.
+    """What an ONNX file declares about itself.
 
     inputs: without those that the file itself gives values. external: paths relative to the file's folder.
     operators: types of its nodes, those of inner graphs and of functions included.

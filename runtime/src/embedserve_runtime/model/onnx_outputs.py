@@ -1,4 +1,4 @@
-"""What an ONNX file with the usual inputs, written of a model, can give: the names that `onnx.outputs` takes."""
+"""Lists the outputs that a standard ONNX file of a model can have: the names that `onnx.outputs` takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to hidden states after the encoder, as data: pooling, dense layers, normalise, dimension cut.
+"""Describes what happens to hidden states after the encoder: pooling, dense layers, truncation and normalisation.
 
 Read from a sentence-transformers folder by `modules`; executed by `heads`.
 """
@@ -13,7 +13,7 @@ from embedserve_runtime.model.canonical import NOT_HASHED
 
 
 class Pooling(StrEnum):
-    """How a sequence of hidden states becomes one vector."""
+    """How the hidden states of a sequence are combined into one vector."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -46,7 +46,7 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """From packed hidden states to vectors: poolings joined, then dense layers, then the cut, then L2 normalise.
+    """Turns packed hidden states into vectors: poolings, concatenated; dense layers; truncation; L2 normalisation.
 
     dimensions: length of the vectors served by default, after the cut.
     full_dimensions: length before the cut.
@@ -62,5 +62,5 @@ class Pipeline:
 
     @property
     def pooling_name(self) -> str:
-        """The poolings in one word: "mean", "cls+mean"."""
+        """The poolings as one word, such as "mean" or "cls+mean"."""
         return "+".join(self.pooling)

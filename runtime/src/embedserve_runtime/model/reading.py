@@ -1,4 +1,4 @@
-"""From a model's folder and the settings to its card: its files are read, described, and its tensors digested."""
+"""Builds a model's card from its folder and the settings: reads and describes its files, and digests its tensors."""
 
 from __future__ import annotations
 

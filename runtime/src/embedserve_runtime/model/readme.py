@@ -1,4 +1,4 @@
-"""What a repository's README.md says of the model before its text: the metadata of the hub, and the first title."""
+"""Reads what README.md says of the model: the Hub's metadata, and the first title."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _TITLE = re.compile(r"^#\s+(.+?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Readme:
-    """pipeline: the hub's name of the task (`pipeline_tag`). bases: models that this one was made from. title: the
-    first heading. Empty where the file does not say it."""
+    """The metadata and the title of README.md.
+
+    pipeline: the Hub's name of the task (`pipeline_tag`). bases: models that this one was made from. title: the first
+    heading. Empty where the file does not say it.
+    """
 
     pipeline: str = ""
     bases: tuple[str, ...] = ()

@@ -50,14 +50,15 @@ def compute_distance_rows(distance: Integers, scheme: Disentangled) -> Integers:
 
 
 def list_distances(max_tokens: int) -> Integers:
-    """Every distance within a sequence, ascending: what the columns of a table stand for."""
+    """List every distance within a sequence, ascending, which the columns of a table stand for."""
     return np.arange(-(max_tokens - 1), max_tokens)
 
 
 def compute_distance_table(
     attention: Attention, max_tokens: int, buckets: FloatArray | None
 ) -> FloatArray | None:
-    """What is added to the scores by distance = key - query, or None: causal order, window, ALiBi, learned bias.
+    """Compute what is added to the scores by distance = key - query (causal order, window, ALiBi, learned bias), or
+    None.
 
     Rows are heads (one row when all are alike), columns `list_distances`; what a query must not see
     is -inf. buckets: the parameter `relative_bias.weight`, where the attention has RelativeBuckets.

@@ -60,7 +60,7 @@ class _UnknownFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class StaticTable:
-    """How a table of token vectors is read.
+    """How a static model reads its table of token vectors.
 
     tensor: the name of the table among the tensors.
     vocabulary: token ids from 0 on; dimensions: length of a row.

@@ -91,7 +91,7 @@ class TorchFile:
         return frozenset(self._tensors)
 
     def read_tensor(self, name: str) -> NDArray[np.generic]:
-        """The tensor as stored."""
+        """Read a tensor as stored."""
         return self._tensors[name]
 
 

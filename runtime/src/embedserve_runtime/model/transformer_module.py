@@ -144,7 +144,7 @@ DONE: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class TransformerModule:
-    """What the module's file asks for.
+    """The settings in the file of a Transformer module.
 
     path: of the file; None without one. task: what it names as `transformer_task`.
     max_length: tokens of a text, special ones included; None where the file does not say it.

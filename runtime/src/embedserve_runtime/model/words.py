@@ -27,7 +27,7 @@ class _File(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """How a table of token weights is read: no special tokens, at most `max_length` of the others.
+    """How a table of token weights is read: without special tokens, at most `max_length` of the others.
 
     vocabulary: token ids from 0 on, which are also the columns.
     """

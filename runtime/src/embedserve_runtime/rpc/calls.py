@@ -25,7 +25,10 @@ OK = 200
 
 
 class CallContext(NamedTuple):
-    """One call, of one message or of a stream. headers: its metadata, like those of an HTTP request."""
+    """One gRPC call, of one message or of a stream.
+
+    headers: its metadata, like those of an HTTP request.
+    """
 
     grpc_context: GrpcContext
     headers: dict[bytes, bytes]

@@ -79,7 +79,7 @@ class _ResponseWithHeaders(NamedTuple, Generic[A]):
 
 
 class RpcContext(NamedTuple):
-    """What the methods of all services share."""
+    """Holds what the methods of all services share."""
 
     server: ServerContext
     memory: MessageMemory

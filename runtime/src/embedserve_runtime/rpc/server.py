@@ -39,7 +39,7 @@ MAX_STOP_SECONDS = 86_400.0
 
 
 class RpcPorts(NamedTuple):
-    """Where the server listens: a host, and ports of which 0 takes a free one.
+    """The host and the ports on which the server listens; port 0 takes a free one.
 
     service: for calls by the service's name. space: for calls by this space's name, which are never forwarded.
     space_grpc: the address of other spaces, as in `CallForwarder`; None forwards no call.

@@ -1,4 +1,4 @@
-"""Runs a loaded model: its engine with its heads behind one call. The threads of its executor own it."""
+"""Runs a loaded model, its engine with its heads, behind one call. The threads of its executor own it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner, I
 
 
 class Runner(BatchRunner, Protocol):
-    """A loaded model. `run` is called from as many threads at a time as `engine` says."""
+    """A loaded model, which runs batches. `run` is called from as many threads at a time as `engine` says."""
 
     @property
     def card(self) -> ModelCard: ...

@@ -27,7 +27,7 @@ from embedserve_runtime.engines.torch.heads import (
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, select_by_role
-from embedserve_runtime.heads.layers import LoadedLayer
+from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead, LoadedMultiVectorHead
 from embedserve_runtime.model.card import ModelCard
@@ -54,7 +54,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubmittedBatch:
-    """A batch on the device."""
+    """A batch that is queued on a device."""
 
     parts: Sequence[_Part]
 
@@ -241,7 +241,7 @@ def _combine_checks(
     return lambda: first() & second()
 
 
-def to_host_layers(loaded: Sequence[LoadedLayer]) -> list[HostLayer]:
+def to_host_layers(loaded: Sequence[HeadLayerWeights]) -> list[HostLayer]:
     """Return the layers in the form that the device takes."""
     return [
         HostLayer(

@@ -1,4 +1,4 @@
-"""What the scheduler needs of a runner: something that runs packed batches, free of models and engine libraries."""
+"""Defines what the scheduler needs of a runner: it runs packed batches. No model or engine library is needed."""
 
 from __future__ import annotations
 

@@ -150,7 +150,10 @@ class AdmittedRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """A batch to run. parts: its requests with the inputs of each, in the order of the rows."""
+    """A batch to run.
+
+    parts: its requests with the inputs of each, in the order of the rows.
+    """
 
     parts: tuple[tuple[AdmittedRequest, Sequence[int]], ...]
     tokens: int
@@ -180,7 +183,7 @@ def _select(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Toke
 
 
 class EngineRun(Struct, frozen=True):
-    """One run of the engine."""
+    """Statistics of one run of the engine."""
 
     inputs: int
     tokens: int

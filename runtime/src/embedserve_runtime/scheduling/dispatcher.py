@@ -44,7 +44,7 @@ MIN_PREPARED_SECONDS = 0.010
 
 
 class Observer(Protocol):
-    """Is told about every run of the engine, on the event loop."""
+    """Observes the runs of the engine and the requests of clients, on the event loop."""
 
     def batch_done(self, *, inputs: int, tokens: int, padding: int, seconds: float, failed: bool) -> None: ...
 

@@ -50,7 +50,10 @@ MAX_RETRY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """batch_tokens: budget of one forward. queue_tokens, queue_inputs: what may wait."""
+    """The limits of the queue and of batches.
+
+    batch_tokens: budget of one forward. queue_tokens, queue_inputs: what may wait.
+    """
 
     batch_tokens: int
     queue_tokens: int
@@ -73,7 +76,7 @@ class BatchPlan(Struct, frozen=True):
 
 
 class QueueDepth(Struct, frozen=True):
-    """How much waits, with the measured rate: enough to say whether there is room for more."""
+    """The depth of the queue and the measured rate: enough to say whether there is room for more."""
 
     inputs: int
     tokens: int
@@ -193,7 +196,7 @@ class RequestQueue:
 
     @property
     def queue_seconds(self) -> float:
-        """How long the engine needs for what waits, at the measured rate."""
+        """The time that the engine needs for the queue, at the measured rate."""
         return self.queued_tokens / self.tokens_per_second if self.tokens_per_second else 0.0
 
     @property

@@ -20,7 +20,8 @@ MAX_RUNS = 32
 def isolate(
     count: int, run: Callable[[Sequence[int]], T], failure: EngineFailure
 ) -> tuple[list[tuple[Sequence[int], T]], dict[int, EngineFailure]]:
-    """What parts of a failed batch of `count` inputs give when run alone, and the failures by input.
+    """Run a failed batch of `count` inputs in parts, and return the results of those that succeed and the failures by
+    input.
 
     `run` takes indices of inputs and raises EngineFailure; `failure` is that of the whole batch.
     """

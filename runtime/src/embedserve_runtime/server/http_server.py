@@ -79,7 +79,7 @@ class HttpServer(uvicorn.Server):
         await self._serving
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does it, and look after connections that do not end meanwhile."""
+        """Shut down as uvicorn does, and end the connections that do not end by themselves."""
         sweeping = asyncio.create_task(self._sweep())
         try:
             await super().shutdown(sockets)

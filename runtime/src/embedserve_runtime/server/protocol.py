@@ -37,7 +37,7 @@ _EXPLANATIONS = {
 
 
 class ConnectionObserver(Protocol):
-    """Is told about connections, and about bytes that were refused before they became a request."""
+    """Observes connections, and bytes that were refused before they became a request."""
 
     def connection_opened(self) -> None: ...
     def connection_closed(self) -> None: ...
@@ -86,7 +86,7 @@ class _AnswerTransport:
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection of a client."""
+    """uvicorn's protocol for one connection, with bounds."""
 
     config: ServerConfig
     # Before the first request; uvicorn's annotations leave that out.

@@ -14,7 +14,7 @@ from embedserve_runtime.scheduling.clients import Client
 
 
 class ClientRequest:
-    """One request of a client, which may run in several parts: the instances of `/vertex`, the spaces of `/v1/score`.
+    """A request of a client, which may run in several parts: the instances of `/vertex`, the spaces of `/v1/score`.
 
     The first part is held against the client's rates; the others are counted only, so that a request is admitted or
     refused as one.

@@ -40,7 +40,8 @@ OutcomeCallback = Callable[[EmbedResult | Exception], None]
 
 
 class InputRendering(NamedTuple):
-    """How texts become sequences. Texts with the same rendering go through the tokenizer in one call."""
+    """How texts become sequences: the options of a request that decide its tokens. Texts with the same rendering go
+    through the tokenizer in one call."""
 
     encoder: InputEncoder
     prompt: str

@@ -1,4 +1,4 @@
-"""What a service knows of the model that it answers with."""
+"""Describes the model that a service answers with."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class EmbeddingService:
         return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
-        """All tokens of each text, uncut, with their places in prompt + text, by the tokenizer of what they are."""
+        """Tokenize each text without truncation, by its role's tokenizer; places of tokens are those in prompt + text."""
         self.check_count(len(query.inputs))
         check_listing_size(query.inputs)
         tokenizer, prompt = self._reader(query), self.resolve_prompt(query)

@@ -1,4 +1,4 @@
-"""Archives of a model folder at a URL: fetched as one file, compared with their SHA-256, then read."""
+"""Reads archives of a model folder at a URL: fetched as one file, compared with their SHA-256, then read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, zstd
 
 
 class ArchiveSource:
-    """One archive. Its only file is the archive itself."""
+    """A source that is one archive. Its only file is the archive itself."""
 
     def __init__(self, settings: ModelSettings) -> None:
         """Read the archive's name from the settings. Raises ModelInvalid for a kind of archive that is not read."""

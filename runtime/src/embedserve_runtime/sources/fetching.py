@@ -1,4 +1,4 @@
-"""One model from its source into the store."""
+"""Fetches one model from its source into the store."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _RESET = re.compile(r";\s*t\s*=\s*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a request is repeated.
+    """The number and the delays of retries.
 
     max_attempts: attempts in a row without a byte of progress. max_listing_attempts: attempts to list the files.
     first_pause_s: doubled each time, up to max_pause_s. max_wait_s: of one Retry-After. max_total_wait_s: of all of

@@ -1,4 +1,4 @@
-"""Repositories of a Hugging Face compatible hub."""
+"""Reads repositories of the Hugging Face Hub, or of a server with the same API."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LICENCE_TAG = "license:"
 
 
 class HubSource:
-    """One repository at one revision. After `list_files` files are read at the commit that it found."""
+    """A repository at one revision as a source. `list_files` resolves the commit, at which files are then read."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings

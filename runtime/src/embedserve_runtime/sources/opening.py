@@ -1,4 +1,4 @@
-"""From the settings to a folder with the model's files: where it lies, from the store, or fetched into it."""
+"""Opens the model of the settings as a local folder: where it is, from the store, or fetched into the store."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def note_identity(settings: ModelSettings, located: LocatedModel, vector_space: 
 
 
 def build_store_key(settings: ModelSettings) -> ModelName:
-    """What the store keeps the model under: all that decides which files it has."""
+    """Build the key under which the store keeps the model: everything that decides its files."""
     is_hub = not settings.source.startswith(REMOTE)
     return ModelName(
         source=settings.source,

@@ -1,4 +1,4 @@
-"""One file on its way: which of its bytes are on the disk, and the hash of those from its start.
+"""Tracks a partially downloaded file: the bytes that are on the disk, and the hash of those from its start.
 
 Beside the content lies a note of what is done, written after the content it speaks of, so that the next process goes
 on from there. The hash is made while the file grows, by a reader that follows the bytes without a gap.
@@ -27,7 +27,7 @@ CONTENT, NOTES = "content", "notes"
 
 
 class Hash(Protocol):
-    """What `hashlib` makes."""
+    """The interface of a `hashlib` hash."""
 
     def update(self, content: bytes, /) -> None: ...
 
@@ -52,7 +52,8 @@ class FileSegment:
 
 
 class PartialFile:
-    """State of one file. Segments are written by one thread each; the hash is made by one thread."""
+    """The state of a partially downloaded file. Segments are written by one thread each; the hash is made by one
+    thread."""
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
         """Goes on from what an earlier process left in `folder`, if that was of the same content."""

@@ -1,4 +1,4 @@
-"""How far a fetch is: counted by the threads that fetch, told in the log and, where wanted, over HTTP."""
+"""Reports the progress of a fetch: counted by the threads that fetch, logged and, where wanted, served over HTTP."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ WINDOW_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressState:
-    """bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
-    seconds_remaining: None where the rate is not known yet. phase: what is being done, as one word."""
+    """The progress of a fetch.
+
+    bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
+    seconds_remaining: None where the rate is not known yet. phase: what is being done, as one word.
+    """
 
     phase: str = "resolving"
     bytes_done: int = 0

@@ -1,4 +1,4 @@
-"""What a source offers, in one form for all of them."""
+"""Describes what a source offers, in one form for all sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExpectedHash:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a source.
+    """A file of a source.
 
     path: relative, with slashes. size: None where the source does not say. etag: sent as If-Match, so that parts of two
     versions are never mixed.

@@ -1,4 +1,5 @@
-"""Prefixes of S3-compatible servers. Keys, region and role come from the environment, as every S3 client takes them."""
+"""Reads prefixes of S3-compatible servers. Keys, region and role come from the environment, as every S3 client takes
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One segment of a file: asked for, judged by its answer, written as it comes, asked for again where it was cut."""
+"""Downloads segments of a file: requests one, checks the answer, writes what arrives, and requests the rest if it was
+cut."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class CancellationToken(Protocol):
 
 
 class ProgressCallbacks(Protocol):
-    """Is told about the progress of a file."""
+    """Receives the progress of a file."""
 
     def on_ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
         """The source answers ranges of this file, so that its other segments can be requested too."""
@@ -48,7 +49,10 @@ class _RetryableResponse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What is fetched from where to where. folder: holds contents and notes, maybe those of an earlier process."""
+    """The files to fetch, and where from and where to.
+
+    folder: holds contents and notes, maybe those of an earlier process.
+    """
 
     source: Source
     name: str

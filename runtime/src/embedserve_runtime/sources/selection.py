@@ -1,4 +1,4 @@
-"""Which files of a source a model needs: decided from their names, and from the small ones among them."""
+"""Selects the files of a source that a model needs, by their names and by the small ones among them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def is_safe(path: str) -> bool:
 
 
 def select_description_files(names: Iterable[str]) -> list[str]:
-    """What says how a model is run, and weights that belong to modules of their own. A README alone is no model."""
+    """Select the files that describe how a model is run, and weights that belong to modules of their own. A README
+    alone is no model."""
     found = [
         name
         for name in names

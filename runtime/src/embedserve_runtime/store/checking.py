@@ -1,4 +1,4 @@
-"""Every file of a store read and compared with its SHA-256."""
+"""Reads every file of a store and compares it with its SHA-256."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from embedserve_runtime.store.volume import volume_errors
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """path: relative to the store; problem: in words."""
+    """A damaged file.
+
+    path: relative to the store; problem: in words.
+    """
 
     path: str
     problem: str

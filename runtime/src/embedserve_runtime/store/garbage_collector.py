@@ -1,4 +1,4 @@
-"""The garbage collector of a store: it lists what is there, decides what nobody needs, then removes it."""
+"""Collects the garbage of a store: lists what is there, decides what nobody needs, then removes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ KINDS: tuple[Kind, ...] = ("models", "artifacts")
 
 @dataclass(frozen=True, slots=True)
 class StoreFolder:
-    """A model or an artifact. name: of its folder; manifest: None where it is not whole; age_s: since it was wanted."""
+    """The folder of a model or an artifact in the store.
+
+    name: of its folder; manifest: None where it is not whole; age_s: since it was wanted.
+    """
 
     kind: Kind
     name: str
@@ -35,7 +38,10 @@ class StoreFolder:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One file of `blobs`. age_s: since it was written."""
+    """A file of `blobs`.
+
+    age_s: since it was written.
+    """
 
     sha256: str
     size: int
@@ -44,7 +50,10 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class StoredReference:
-    """One file of `refs`. age_s: since it was written."""
+    """A file of `refs`.
+
+    age_s: since it was written.
+    """
 
     key: str
     reference: ModelReference
@@ -63,7 +72,7 @@ class StoreContents:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Says what is in use and stays.
+    """Decides what is in use and stays.
 
     names: digests, names of artifacts, commits, sources with or without `@revision`. references: whether the references
     of the store count too. younger_than_s: what was wanted or written in so many seconds stays.
@@ -76,7 +85,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What nobody needs, in the order in which it is removed."""
+    """What can be removed, in the order of removal."""
 
     pointers: tuple[StoredReference, ...]
     folders: tuple[StoreFolder, ...]

@@ -1,4 +1,5 @@
-"""Compiled kernels in the store: one archive for each kind of pod, so that the second pod of a kind need not compile.
+"""Caches compiled kernels in the store: one archive for each kind of pod, so that only the first pod of a kind
+compiles.
 
 The first pod of a kind packs the folder that its compiler has filled into `kernels/<key>.<SHA-256>.zip`; later ones
 unpack it into a folder of their own, also from a read-only mount. Only an archive whose content is what its name says
@@ -120,7 +121,10 @@ def _list_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class KernelArchive:
-    """One archive of kernels. age_s: since it was written or unpacked."""
+    """An archive of kernels.
+
+    age_s: since it was written or unpacked.
+    """
 
     name: str
     size: int

@@ -19,7 +19,7 @@ class _Stored(BaseModel):
 
 
 class StoredFile(_Stored):
-    """One file: path relative to its folder, size in bytes, SHA-256 in hex."""
+    """A stored file: path relative to its folder, size in bytes, SHA-256 in hex."""
 
     path: str
     size: int

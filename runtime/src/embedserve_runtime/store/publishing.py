@@ -1,4 +1,4 @@
-"""Folders that appear as a whole: built in staging, described by a manifest, renamed into their place."""
+"""Publishes whole folders: they are built in staging, described by a manifest, and renamed into place."""
 
 from __future__ import annotations
 

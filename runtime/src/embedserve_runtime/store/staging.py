@@ -1,4 +1,4 @@
-"""Staging folders: where a writer builds what it then renames into its place.
+"""Provides staging folders, where a writer builds what it then renames into place.
 
 Their names are unique, so writers never share one. A name begins with a key (what is written) and the time: of two
 writers of one thing the earlier goes on and the later may wait for it. What a dead writer left is taken over by the
@@ -30,7 +30,10 @@ _PROBE = ".now-"
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """This writer's own folder. files: what is taken over by the next one when this one dies."""
+    """The staging folder of this writer.
+
+    files: what is taken over by the next one when this one dies.
+    """
 
     folder: Path
     lease: LeaseRenewer

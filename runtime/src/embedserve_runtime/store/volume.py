@@ -1,4 +1,4 @@
-"""The volume that a store lies on: its errors in our words, and the steps that differ between file systems."""
+"""Handles the volume that a store is on: explains its errors, and does the steps that differ between file systems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def volume_errors(root: Path) -> Iterator[None]:
 
 
 def volume_error(root: Path, error: OSError) -> VolumeError:
-    """What `error`, met while writing under `root`, means for whoever owns the volume."""
+    """Explain `error`, which occurred while writing under `root`, to the owner of the volume."""
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return VolumeFull(

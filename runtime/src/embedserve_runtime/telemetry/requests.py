@@ -26,7 +26,7 @@ STAGES = ("tokenization", "queue", "inference")
 
 
 class RequestFacts(Struct):
-    """What is known about a request, filled in while it is handled. Seconds are means over the inputs.
+    """The facts about a request, filled in while it is handled. Seconds are means over the inputs.
 
     failure: the cause, if it failed. lengths: the tokens of each input, once they are answered. cached, joined: how
     many inputs were not run, for the cache or an equal input that was running.

@@ -73,7 +73,7 @@ class MetricFamily:
 
 @dataclass
 class SeriesLayout:
-    """Where in a row each series has its numbers."""
+    """The positions of the series in a row."""
 
     families: list[MetricFamily] = field(default_factory=list)
     size: int = 0
@@ -122,7 +122,7 @@ def row_from_memory(memory: memoryview) -> Row:
 
 
 class Histogram:
-    """Counts in one member. Values on a bound belong to the bucket below it."""
+    """Counts values in one histogram of a metric. Values on a bound belong to the bucket below it."""
 
     __slots__ = ("bounds", "row", "start", "sum")
 

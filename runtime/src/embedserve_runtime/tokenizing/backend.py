@@ -100,7 +100,7 @@ class TokenSegment(Struct, frozen=True):
 
 
 class EncodeOptions(Struct, frozen=True):
-    """How texts are encoded.
+    """The options of encoding texts.
 
     token_limit: a part of the text with more tokens than this is enough.
     from_left: whether that part is the beginning of the text, else its end.
@@ -144,7 +144,7 @@ class TokenizedText(Struct, frozen=True, eq=False):
 
 
 class TokenizerBackend:
-    """One tokenizer of the library, shared by all threads."""
+    """A tokenizer of the tokenizers library, shared by all threads."""
 
     def __init__(self, tokenizer: Tokenizer, max_length: int) -> None:
         """Take ownership of the tokenizer, which must not be changed afterwards. Raises ModelInvalid."""

@@ -1,4 +1,4 @@
-"""Reads from tokenizer.json what normalizer and pre-tokenizer do to an ASCII word.
+"""Reads from tokenizer.json how the normalizer and pre-tokenizer change an ASCII word.
 
 Where that is known, the word can be tokenized without the library, or by the library's model alone.
 """
@@ -48,7 +48,7 @@ class WordSplit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizerSettings:
-    """What normalizer and pre-tokenizer do to a word.
+    """How the normalizer and pre-tokenizer change a word.
 
     lowercases: whether letters are lower-cased. mark: the character put before each word. added_tokens: what may be an
     added token, in lower case.

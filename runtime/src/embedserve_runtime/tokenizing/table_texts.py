@@ -1,4 +1,4 @@
-"""How texts are tokenized for a table of token vectors, which is faster than any tokenizer."""
+"""Describes how texts are tokenized for a table of token vectors, which is faster than any tokenizer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableTexts:
-    """What a table changes in the tokens of texts.
+    """How tokenizing texts for a table differs.
 
     empty_text_id: the id that stands for a text without tokens; None refuses such a text.
     max_characters: how much of a text with its prompt is read, where it is truncated on the right; None for all.

@@ -33,7 +33,7 @@ WORD_NORMALIZERS = _LOCAL_NORMALIZERS | {"StripAccents", "BertNormalizer", "Prec
 
 @dataclass(frozen=True, slots=True)
 class TextBoundaries:
-    """Where a text can be cut without changing the ids before the cut.
+    """The positions where a text can be cut without changing the ids before the cut.
 
     pattern: matches at such places; None where there are none for certain.
     keeps_right_part: whether the ids after the cut stay the same too, since a word has the same ids everywhere.

@@ -1,4 +1,4 @@
-"""Identifies the client before a body is read, which is why this is not a dependency of the routes."""
+"""Identifies the client before the body is read; a dependency of the routes would run only after it."""
 
 from __future__ import annotations
 

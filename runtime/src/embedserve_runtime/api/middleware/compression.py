@@ -1,4 +1,4 @@
-"""Compresses answers for the clients that ask for it."""
+"""Compresses answers if the client accepts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forwards requests that come by the service's name after the name has moved to another vector space.
+"""Forwards requests to the service once its Service has switched to another vector space.
 
 A Kubernetes Service routes new connections only. A connection that a client has kept open still leads here, but must
 not get vectors of this space any more. Closing it could cut off a request that is on its way; so the next request on it
@@ -50,7 +50,7 @@ _OWN_ANSWER_HEADERS = frozenset({b"date", b"server", b"x-request-id"})
 
 
 class ForwardingMiddleware:
-    """Forwards requests to another vector space's own name while the service's name stands for that space.
+    """Forwards requests to the Service of another vector space while the service has switched to it.
 
     space_url: base URL of a space's own name, with {space8} in place of the first digits of its identity.
     """

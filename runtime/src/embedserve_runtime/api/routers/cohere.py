@@ -1,4 +1,4 @@
-"""The dialect of Cohere for vectors: `POST /v2/embed`."""
+"""Serves Cohere's embedding route, `POST /v2/embed`."""
 
 from __future__ import annotations
 

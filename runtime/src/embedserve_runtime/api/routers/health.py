@@ -1,4 +1,4 @@
-"""Probes and metrics. None of them touches the engine: a busy engine is not a dead process."""
+"""Serves the probes and the metrics page. None of them touches the engine: a busy engine is not a dead process."""
 
 from __future__ import annotations
 

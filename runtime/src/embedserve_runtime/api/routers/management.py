@@ -1,4 +1,4 @@
-"""The management port: whether the vectors are sound, and which vector space the service's name stands for."""
+"""Serves the management port: the self-check of the vectors, and the vector space that the service has switched to."""
 
 from __future__ import annotations
 

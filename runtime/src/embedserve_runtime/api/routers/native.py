@@ -1,4 +1,4 @@
-"""The native route, `POST /v1/encode`: several outputs of one forward pass, in the fewest bytes asked for."""
+"""Serves the native route `POST /v1/encode`: several outputs of one forward pass, in compact formats."""
 
 from __future__ import annotations
 

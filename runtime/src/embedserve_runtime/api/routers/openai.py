@@ -1,4 +1,4 @@
-"""The dialect of OpenAI: `POST /v1/embeddings` and `GET /v1/models`."""
+"""Serves OpenAI's routes `POST /v1/embeddings` and `GET /v1/models`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes that platforms call, which say nothing of the task: `POST /`, `/invocations`, `/vertex`.
+"""Serves the routes that platforms call, which do not name the task: `POST /`, `/invocations`, `/vertex`.
 
 The model and the shape of the body decide. An `inputs` object with a `source_sentence` is a similarity; among Vertex's
 instances, one with `query` and `texts` or `documents` is ranked; else the model does what it is for.

@@ -1,4 +1,4 @@
-"""The task of ranking, independent of its path: the shape of the body decides the dialect of the answer."""
+"""Runs the task of ranking, independent of its path: the shape of the body decides the dialect of the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes that rank: `POST /rerank` as TEI has it, `/v1/rerank` and `/v2/rerank` as Cohere and Jina have them.
+"""Serves the routes that rank: TEI's `POST /rerank`, and `/v1/rerank` and `/v2/rerank` of Cohere and Jina.
 
 Each takes the bodies of all of them.
 """

@@ -1,4 +1,4 @@
-"""The native route `POST /v1/score`: how well documents answer a query, by several measures at once."""
+"""Serves the native route `POST /v1/score`, which scores documents for a query by several measures at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialect of Text Embeddings Inference: its routes over one model; 424 where the model is of another kind."""
+"""Serves the routes of Text Embeddings Inference; those of another kind of model answer 424."""
 
 from __future__ import annotations
 

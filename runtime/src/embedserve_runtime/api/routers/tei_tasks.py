@@ -1,4 +1,4 @@
-"""The tasks of TEI's API, independent of their path: embed, embed_sparse and predict.
+"""Runs the tasks of TEI's API, independent of their path: embed, embed_sparse and predict.
 
 A task is created from a body first, so that a request with several can be refused before any of them runs.
 """

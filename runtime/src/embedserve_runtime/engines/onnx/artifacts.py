@@ -50,8 +50,11 @@ class _Json(BaseModel):
 
 
 class Inputs(_Json):
-    """All that decides what an artifact is. outputs: the packed graph's, then those of the standard file. encoder:
-    digest of the description that the graph is written from. hides_tokens: see `graph.build`."""
+    """Everything that decides the content of an artifact.
+
+    outputs: the packed graph's, then those of the standard file. encoder: digest of the description that the graph is
+    written from. hides_tokens: see `graph.build`.
+    """
 
     vector_space: str
     encoder: str
@@ -69,7 +72,10 @@ class Inputs(_Json):
 
 
 class Variant(_Json):
-    """One precision and how it did. reason: why it is not published, empty if it is."""
+    """A converted variant: its precision, and what was measured of it.
+
+    reason: why it is not published, empty if it is.
+    """
 
     precision: str
     published: bool
@@ -82,7 +88,10 @@ class Variant(_Json):
 
 
 class ConversionReport(_Json):
-    """chosen: the fastest variant of those that are published."""
+    """The outcome of a conversion.
+
+    chosen: the fastest published variant.
+    """
 
     chosen: str
     variants: tuple[Variant, ...]

@@ -30,7 +30,10 @@ BLOCK_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class DistanceTable:
-    """name: initialiser (heads or 1, 2 * tokens - 1), for the distances of `model.relative.list_distances(tokens)`."""
+    """A table of score terms by distance, in a graph.
+
+    name: initialiser (heads or 1, 2 * tokens - 1), for the distances of `model.relative.list_distances(tokens)`.
+    """
 
     name: str
     tokens: int

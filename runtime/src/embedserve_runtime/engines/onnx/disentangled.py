@@ -21,8 +21,11 @@ from embedserve_runtime.model.relative import compute_distance_rows
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """table: initialiser (heads, 2 * span, head_size); rows: initialiser int64 (2 * max_tokens,), the row of each
-    distance from -(max_tokens - 1) to max_tokens; table_rows: 2 * span."""
+    """One disentangled term of a layer, in a graph.
+
+    table: initialiser (heads, 2 * span, head_size); rows: initialiser int64 (2 * max_tokens,), the row of each distance
+    from -(max_tokens - 1) to max_tokens; table_rows: 2 * span.
+    """
 
     table: str
     rows: str
@@ -31,7 +34,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class DisentangledTerms:
-    """The terms of one layer; None where the description leaves one out."""
+    """The disentangled terms of one layer; None where the description leaves one out."""
 
     attention: Attention
     max_tokens: int
@@ -62,8 +65,8 @@ class DisentangledTerms:
         return body.add("Slice", shifted, body.add_integers(0), length, body.add_integers(3))
 
     def project_keys(self, body: GraphWriter, key: str) -> str | None:
-        """All keys times all rows of the position queries, scaled: (1, heads, length x rows). None where the scheme
-        has no such term. key: (1, length, heads x head_size)."""
+        """Multiply all keys by all rows of the position queries, scaled: (1, heads, length x rows). None where the
+        scheme has no such term. key: (1, length, heads x head_size)."""
         term = self.position_to_content
         return None if term is None else self._write_products(body, key, term)
 

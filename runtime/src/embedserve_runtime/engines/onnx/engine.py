@@ -51,7 +51,10 @@ def describe_engine(
 
 
 class OnnxEngine:
-    """One ONNX Runtime session. `forward` may be called from any thread, from several at a time."""
+    """Runs an encoder in one session of ONNX Runtime.
+
+    `forward` may be called from any thread, from several at a time.
+    """
 
     # On a CPU the system ends a process that takes too much.
     memory = MemoryStatus()

@@ -1,4 +1,4 @@
-"""What a layer has besides attention, as nodes: the MLP, plain, gated or a mixture of experts, and the convolution.
+"""Writes the nodes of a layer besides attention: the MLP (plain, gated or a mixture of experts) and the convolution.
 
 All of it on packed tokens (tokens, hidden).
 """

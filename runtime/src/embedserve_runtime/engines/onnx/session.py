@@ -1,4 +1,4 @@
-"""How sessions of ONNX Runtime are set up here."""
+"""Creates sessions of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of a graph that we wrote, in a file from which ONNX Runtime maps them: for a moment, or kept.
+"""Keeps the weights of a written graph in a file from which ONNX Runtime maps them.
 
 Handed over as arrays they would be in memory twice: once as they are, once packed for the products. From a file the
 library maps one tensor, packs it and lets go of the map. Those that it does not pack stay mapped after the file's

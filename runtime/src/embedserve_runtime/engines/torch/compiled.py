@@ -1,4 +1,4 @@
-"""What Triton compiles at start is kept in the model store, for the next pod of the kind."""
+"""Stores the kernels that Triton compiles at start in the model store, for the next pod of the same kind."""
 
 from __future__ import annotations
 

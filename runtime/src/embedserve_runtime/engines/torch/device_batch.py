@@ -21,7 +21,7 @@ ALIGNED = 4
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a layout has room for."""
+    """The numbers of tokens and sequences that a layout has room for."""
 
     tokens: int
     sequences: int

@@ -76,7 +76,7 @@ DEFAULT_OPTIONS = ForwardOptions()
 
 
 class TorchEngine:
-    """One encoder on one device. May be called from any thread, one at a time."""
+    """Runs an encoder with torch on one device. May be called from any thread, one at a time."""
 
     def __init__(
         self,
@@ -296,7 +296,8 @@ def check_eight_bit(
 def choose_kernel(
     encoder: Encoder, device: torch.device, dtype: torch.dtype, asked: KernelKind | None = None
 ) -> KernelKind:
-    """One implementation for all layers, chosen once. Raises UnsupportedArchitecture where the one asked for cannot."""
+    """Choose the implementation of attention, once for all layers. Raises UnsupportedArchitecture where the one asked
+    for cannot."""
     varlen = (find_varlen_obstacle(layer.attention, device, dtype) for layer in encoder.layers)
     reasons = {
         KernelKind.FUSED: find_fused_obstacle(encoder, device, dtype),

@@ -164,7 +164,7 @@ class _CapturedGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderWithHeads:
-    """What a graph computes.
+    """The functions that a CUDA graph captures.
 
     run: from a batch to hidden states (tokens, hidden size). head: from those to the rows of sequences. token_head: to
     rows of tokens; it runs in the graph where hidden states are not kept, else behind it, and in the graph that has the

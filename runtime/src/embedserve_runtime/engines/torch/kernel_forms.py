@@ -21,7 +21,7 @@ MAX_FORMS = 200
 
 
 class CompiledKernel(Protocol):
-    """What Triton tells of the function that it has compiled."""
+    """What Triton reports of a function that it has compiled."""
 
     @property
     def name(self) -> str: ...

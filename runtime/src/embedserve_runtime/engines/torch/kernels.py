@@ -41,13 +41,13 @@ class Kernel(Protocol):
 
 
 class ScoreTerm(Protocol):
-    """What is added to the scaled scores of a slice of queries, (1 or sequences, 1 or heads, queries, keys)."""
+    """A term that is added to the scaled scores of a slice of queries, (1 or sequences, 1 or heads, queries, keys)."""
 
     def __call__(self, query: Tensor, key: Tensor, queries: range, keys: range) -> Tensor: ...
 
 
 def find_varlen_obstacle(attention: Attention, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What keeps an attention from torch's packed kernel, or None."""
+    """Find what keeps an attention from torch's packed kernel; None if nothing does."""
     return _find_device_obstacle(device, dtype) or _find_form_obstacle(attention)
 
 

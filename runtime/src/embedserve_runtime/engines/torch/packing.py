@@ -29,7 +29,10 @@ class PaddedGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedGroups:
-    """All groups of a batch. unpad: int64 (tokens,), for each packed token its padded position."""
+    """The groups of a batch, each padded to one length.
+
+    unpad: int64 (tokens,), for each packed token its padded position.
+    """
 
     members: tuple[PaddedGroup, ...]
     unpad: Tensor

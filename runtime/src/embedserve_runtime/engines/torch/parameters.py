@@ -1,4 +1,5 @@
-"""From the checkpoint to tensors on the device, and the two parts that are nothing but parameters: products, norms."""
+"""Loads parameters from the checkpoint to the device, and defines the two parts that are nothing else: products and
+norms."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from embedserve_runtime.model.checkpoint import Weights
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """x W^T (+ b)."""
+    """A linear layer: x W^T (+ b)."""
 
     weight: Tensor
     bias: Tensor | None
@@ -52,7 +53,7 @@ class Normalization:
 
 
 class Parameters:
-    """One model's parameters as tensors of one device and dtype, read when asked for."""
+    """The parameters of a model as tensors of one device and dtype, read when asked for."""
 
     def __init__(self, weights: Weights, device: torch.device, dtype: torch.dtype) -> None:
         self._weights = weights
@@ -60,7 +61,7 @@ class Parameters:
         self.dtype = dtype
 
     def load_tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """One parameter. Already of that dtype and on the CPU it is the array that was read, without a copy."""
+        """Load one parameter. Already of that dtype and on the CPU it is the array that was read, without a copy."""
         array = self._weights.read_tensor(name)
         owned = array.base is None or array.base.nbytes == array.nbytes
         # A part of a fused tensor would keep all of it in memory.
@@ -102,7 +103,7 @@ class Parameters:
         return None if norm is None else self.load_norm(norm, name)
 
     def read_float32(self, name: str) -> FloatArray:
-        """One parameter as an array, for tables that are computed from it."""
+        """Read one parameter as a float32 array, for tables that are computed from it."""
         return self._weights.read_float32(name)
 
     def copy_array(self, values: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def find_obstacle() -> str | None:
-    """What keeps this engine from running on this machine, or None."""
+    """Find what keeps this engine from running on this machine; None if nothing does."""
     if find_spec("torch") is None:
         return "torch is not installed (pip install 'embedserve-runtime[torch]')"
     return None

@@ -1,4 +1,4 @@
-"""What both torch encoders load alike, plain and fused: embedding tables, and the norms of a layer."""
+"""Loads what the plain and the fused torch encoder share: embedding tables, and the norms of a layer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What several families share: activation names, the layer of BERT, and the maps from our parameter names to common
-spellings."""
+"""Describes parts that several families share: activation names, the layer of BERT, and maps of parameter names."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def unsupported_error(path: Path, field: str, value: object) -> UnsupportedArchi
 
 
 def compute_head_size(path: Path, hidden_size: int, heads: int) -> int:
-    """hidden_size / heads. Raises UnsupportedArchitecture when it is not whole."""
+    """Compute the size of a head, hidden_size / heads. Raises UnsupportedArchitecture when it is not whole."""
     if hidden_size % heads:
         raise unsupported_error(path, "num_attention_heads", heads)
     return hidden_size // heads
@@ -64,7 +63,10 @@ def describe_attention_of_size(size: int, heads: int, *, bias: bool = True) -> A
 
 
 def describe_mlp(path: Path, field: str, name: str, intermediate: int) -> Mlp:
-    """BERT's MLP: no gate, two biases. field, name: the key of config.json for the activation, and what it says."""
+    """Describe BERT's MLP: no gate, two biases.
+
+    field, name: the key of config.json for the activation, and what it says.
+    """
     return Mlp(intermediate, read_activation(path, field, name), gated=False, up_bias=True, down_bias=True)
 
 

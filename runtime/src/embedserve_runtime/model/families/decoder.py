@@ -93,8 +93,8 @@ class DecoderConfig(RotaryConfig):
         return self.is_causal is not False and not self.use_bidirectional_attention
 
     def find_window(self, path: Path, sliding_window: int) -> int:
-        """How far a token sees. Source: `create_sliding_window_causal_mask`, whose window counts the token itself when
-        causal, and when not counts to each side without it."""
+        """Find how far a token sees. Source: `create_sliding_window_causal_mask`, whose window counts the token itself
+        when causal, and when not counts to each side without it."""
         return sliding_window - 1 if self.has_causal_attention(path) else sliding_window
 
     def read_head_size(self, path: Path) -> int:
@@ -108,7 +108,7 @@ def describe_attention(
     qkv_bias: bool,
     output_bias: bool,
 ) -> Attention:
-    """One layer's attention, without a window or norms of heads.
+    """Describe the attention of a layer, without a window or norms of heads.
 
     Raises UnsupportedArchitecture when the heads cannot share the key/value heads.
     """

@@ -75,7 +75,7 @@ def _describe_modernbert(source: HeadSource, labels: int) -> Shape:
 
 
 def describe_modernbert_layer(source: HeadSource) -> HeadLayer:
-    """What classifier and masked LM of ModernBERT share."""
+    """Describe the layer that ModernBERT's classifier and masked LM share."""
     config = source.config
     return source.describe_square_layer(
         source.read_activation("classifier_activation"),
@@ -153,7 +153,8 @@ def describe_classifier_head(
 def read_labels_and_scores(
     source: HeadSource, cross_encoder: str | None
 ) -> tuple[tuple[str, ...], ScoreFunction]:
-    """What config.json says of logits that come from elsewhere. Raises UnsupportedArchitecture or ModelInvalid."""
+    """Read from config.json the labels and the score function of logits that another file gives. Raises
+    UnsupportedArchitecture or ModelInvalid."""
     labels = _read_labels(source)
     return labels, choose_score_function(source, len(labels), cross_encoder)
 

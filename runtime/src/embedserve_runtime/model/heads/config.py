@@ -15,7 +15,7 @@ from embedserve_runtime.model.heads.description import HeadLayer
 
 
 class SentenceTransformersConfig(FileModel):
-    """What sentence-transformers 4 and 5 write into a cross-encoder's config.json."""
+    """The keys that sentence-transformers 4 and 5 write into a cross-encoder's config.json."""
 
     activation_fn: str | None = None
 
@@ -62,7 +62,10 @@ class HeadConfig(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class HeadSource:
-    """What a family's head is read from. files: of the encoder's folder."""
+    """The sources from which a family's head is read.
+
+    files: of the encoder's folder.
+    """
 
     files: ModelFiles
     config: HeadConfig

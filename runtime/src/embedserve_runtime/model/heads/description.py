@@ -15,7 +15,7 @@ from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 
 
 class Task(StrEnum):
-    """What a served model gives. RERANK is a classifier with one label."""
+    """The task of a served model. RERANK is a classifier with one label."""
 
     EMBED = "embed"
     RERANK = "rerank"
@@ -25,7 +25,7 @@ class Task(StrEnum):
 
 
 class ScoreFunction(StrEnum):
-    """What makes scores of logits."""
+    """The function that turns logits into scores."""
 
     IDENTITY = "identity"
     SIGMOID = "sigmoid"
@@ -33,7 +33,7 @@ class ScoreFunction(StrEnum):
 
 
 class SparsePooling(StrEnum):
-    """How the token rows of a sequence become one row."""
+    """How the token rows of a sequence are combined into one row."""
 
     MAX = "max"
     SUM = "sum"
@@ -105,7 +105,7 @@ class PromptTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ClassifierHead:
-    """One vector a sequence by `pooling`, then the layers, of which the last gives a logit for each label.
+    """Pools each sequence to one vector and applies layers, the last of which gives a logit for each label.
 
     Without layers the logits come from elsewhere.
     padding: LAST only: an id that is not counted as a text's last token; where a text has no other, its first token
@@ -176,7 +176,7 @@ class TokenPooling:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """How queries and documents differ before the encoder, and which tokens' vectors count after it.
+    """How queries and documents of a multi-vector model are encoded, and which tokens have vectors.
 
     query_prompt, document_prompt: texts put before each input, markers included.
     markers: texts at their beginning that are one token each where the vocabulary has it.

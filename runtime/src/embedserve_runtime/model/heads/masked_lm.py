@@ -136,7 +136,7 @@ MASKED_LMS: Mapping[str, Callable[[HeadSource], Layers]] = MappingProxyType(
 
 
 def describe_masked_lm_layers(source: HeadSource, architecture: str) -> Layers:
-    """Transform and decoder. Raises UnsupportedArchitecture."""
+    """Describe the transform and the decoder. Raises UnsupportedArchitecture."""
     layers = MASKED_LMS.get(architecture.removesuffix(SUFFIX)) if architecture.endswith(SUFFIX) else None
     if layers is None:
         raise UnsupportedArchitecture(

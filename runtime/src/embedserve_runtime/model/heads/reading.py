@@ -111,7 +111,7 @@ def _choose_task(asked: str, labels: int) -> Task:
 def read_token_heads(
     files: ModelFiles, tensors: ModelTensors, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[TokenHead, ...]:
-    """What the model makes of each token beside dense vectors. Raises ModelError."""
+    """Read the heads that give something for each token beside dense vectors. Raises ModelError."""
     source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     heads = [
         *bge_m3.describe_token_heads(files, tensors, encoder),

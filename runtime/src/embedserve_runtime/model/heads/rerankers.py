@@ -20,7 +20,7 @@ from embedserve_runtime.model.heads.description import PromptTemplate
 
 @dataclass(frozen=True, slots=True)
 class Reranker:
-    """How a kind of reranker asks.
+    """The prompt and the answers of a kind of reranker.
 
     names: a regular expression for the beginning of its repositories' names, owner left out, in lower case.
     yes, no: the tokens whose logits are compared; without `no` the logit of `yes` counts alone. divisor: of the logits.

@@ -79,7 +79,7 @@ def _count_named_labels(config: HeadConfig) -> int | None:
 
 
 def find_token_weights_obstacle(architecture: str, labels: int) -> str | None:
-    """What keeps the logits of a class from being weights of tokens; None where nothing does."""
+    """Find what keeps the logits of a class from being token weights; None if nothing does."""
     if labels != 1:
         return f"it has {labels} labels, and only that with one, which weighs tokens, is served"
     if architecture.removesuffix(SUFFIX) not in TOKEN_CLASSIFIERS:

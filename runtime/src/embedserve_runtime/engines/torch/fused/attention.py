@@ -51,7 +51,7 @@ def choose_tile(attention: Attention, tokens: int, sequences: int) -> AttentionT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PositionBias:
-    """What the places of two tokens add to their score.
+    """The terms that attention adds to a score by the positions of its two tokens.
 
     max_tokens: of a sequence. table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's.
     """

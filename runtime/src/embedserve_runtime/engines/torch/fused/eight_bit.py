@@ -1,4 +1,4 @@
-"""Products in 8 bit.
+"""Computes matrix products in 8 bit.
 
 Every row of a product's input has a scale, and every output channel of the weights. An e4m3 input of the down product
 is written by the up product itself, when the largest number of its row is not known yet: its scale is a bound, the
@@ -38,7 +38,7 @@ MAX_TOKENS_OF_SMALL_TILES = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProductEpilogue:
-    """What follows a product in its kernel.
+    """The operations that follow a product in the same kernel.
 
     gated: the weight holds a gate before the up product. residual_norm: of a residual that is deferred.
     """
@@ -188,7 +188,10 @@ class EightBitProduct:
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """The tile of a product. together: programs of one multiprocessor."""
+    """The tile shape of a product kernel.
+
+    together: programs of one multiprocessor.
+    """
 
     rows: int
     columns: int

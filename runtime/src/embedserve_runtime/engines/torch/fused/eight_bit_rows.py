@@ -23,7 +23,10 @@ NORMS_TOGETHER = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedRows:
-    """values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows."""
+    """Rows quantized to 8 bit.
+
+    values: 8 bit (tokens, width), times scales, float32 (tokens,). lengths: Euclidean, of the rows.
+    """
 
     values: Tensor
     scales: Tensor

@@ -33,7 +33,7 @@ TOGETHER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """What no row of the weights is longer than, and no bias larger: of plain or gate columns, and of up columns."""
+    """Upper bounds of the norms of weight rows and of biases, for plain or gate columns and for up columns."""
 
     weight: float = 0.0
     bias: float = 0.0
@@ -54,7 +54,8 @@ class EightBitSides:
 
 
 def find_hopper_obstacle(weight: Tensor) -> str | None:
-    """What keeps the products of `weight` (channels, depth), on a CUDA device, from the kernel, or None."""
+    """Find what keeps the kernel from the products of `weight` (channels, depth), on a CUDA device; None if nothing
+    does."""
     reason = find_hopper_device_obstacle(weight.device)
     if reason is not None:
         return reason
@@ -64,7 +65,7 @@ def find_hopper_obstacle(weight: Tensor) -> str | None:
 
 
 def find_hopper_device_obstacle(device: torch.device) -> str | None:
-    """What keeps the kernel from a CUDA device, or None."""
+    """Find what keeps the kernel from a CUDA device; None if nothing does."""
     if torch.cuda.get_device_capability(device)[0] != HOPPER:
         return "the kernel is for Hopper"
     if not has_gluon():

@@ -1,4 +1,4 @@
-"""One transformer layer, whatever its numbers are and wherever its norms stand.
+"""Runs one transformer layer, whatever its number types and wherever its norms are.
 
 The layer says what follows what; a `LayerProducts` says how its four products are computed (16 bit, 8 bit, few tokens),
 a `ResidualNorms` what becomes of a branch, its residual and the norms beside them.
@@ -29,15 +29,18 @@ After_co = TypeVar("After_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenStates(Generic[Rows, Residual]):
-    """rows: what products read. residual: what branches are added to. With norms after these are the same numbers."""
+    """Hidden states between two branches.
+
+    rows: what products read. residual: what branches are added to. With norms after these are the same numbers.
+    """
 
     rows: Rows
     residual: Residual
 
 
 class LayerProducts(Protocol[Hidden_contra, Inner, Branch_co]):
-    """The four products of a layer. A product that ends a branch may add the residual in the same kernel, into the
-    residual's memory."""
+    """Computes the four products of a layer. A product that ends a branch may add the residual in the same kernel, into
+    the residual's memory."""
 
     def project_qkv(self, hidden: Hidden_contra) -> Tensor:
         """Return queries, keys and values, side by side."""
@@ -53,7 +56,10 @@ class LayerProducts(Protocol[Hidden_contra, Inner, Branch_co]):
 
 
 class ResidualNorms(Protocol[Branch_contra, Hidden, After_co]):
-    """Residuals and norms of a layer: what comes after a branch. hidden: what the branch was computed from."""
+    """Adds the residuals of a layer and computes its norms, after each branch.
+
+    hidden: what the branch was computed from.
+    """
 
     def normalize_after_attention(self, branch: Branch_contra, hidden: Hidden) -> Hidden: ...
 
@@ -82,7 +88,7 @@ class FusedLayer(Generic[Hidden, Inner, Branch, After]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerStack(Generic[Hidden]):
-    """All of an encoder: embeddings, layers and what gives the final hidden states, (tokens, hidden)."""
+    """A whole encoder: embeddings, layers and what gives the final hidden states (tokens, hidden)."""
 
     embed: Callable[[DeviceBatch], Hidden]
     layers: Sequence[Callable[[Hidden, DeviceBatch], Hidden]]

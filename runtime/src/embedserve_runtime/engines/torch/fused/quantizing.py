@@ -37,7 +37,7 @@ def quantize(weight: Tensor, kind: EightBit) -> tuple[Tensor, Tensor]:
 
 
 def compute_output_bounds(norm: Normalization, linear: Linear, kind: EightBit) -> Tensor:
-    """What no column of `linear`, in 8 bit with rows of `norm` in 8 bit, is larger than: float32 (channels,)."""
+    """Compute an upper bound of each column of `linear`, in 8 bit with rows of `norm` in 8 bit: float32 (channels,)."""
     values, scales = quantize(linear.weight, kind)
     weight = values.float() * scales[:, None]
     # A normed row, before the norm's weight, is no longer than the root of its width.
@@ -57,8 +57,11 @@ def compute_output_bounds(norm: Normalization, linear: Linear, kind: EightBit) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoldedValues:
-    """joint: queries, keys and values, with values scaled so that attention's result is within e4m3. output: the
-    product of that result. Both in float32 (float16 might have no room for a scaled weight), with a bias each."""
+    """Weights with the values rescaled so that 8 bit can hold the result of attention.
+
+    joint: queries, keys and values; values are scaled so that the result of attention is within e4m3. output: the
+    product of that result. Both in float32 (float16 might have no room for a scaled weight), with a bias each.
+    """
 
     joint: Linear
     output: Linear
@@ -84,8 +87,10 @@ class FoldedValues:
         )
 
     def compute_shifts(self, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """What to add to both biases so that values have no mean, and the output is the same. attended: results of
-        attention, (tokens, heads * head size)."""
+        """Compute what to add to both biases so that values have no mean while the output stays the same.
+
+        attended: results of attention, (tokens, heads * head size).
+        """
         form = self.attention
         of_heads = attended.float().mean(dim=0).view(form.kv_heads, -1, form.head_size)
         means = of_heads.mean(dim=1).flatten()

@@ -64,7 +64,7 @@ class SharedTables:
 
 
 class FusedSelfAttention:
-    """From queries, keys and values, side by side, to (tokens, heads * head size)."""
+    """Turns fused queries, keys and values into the result of attention (tokens, heads * head size)."""
 
     def __init__(
         self,

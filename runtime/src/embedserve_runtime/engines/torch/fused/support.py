@@ -37,7 +37,7 @@ FIRST_OF_EIGHT_BIT = {EightBit.FP8: (8, 9), EightBit.INT8: (8, 0)}
 
 
 def find_eight_bit_obstacle(encoder: Encoder, device: torch.device, kind: EightBit) -> str | None:
-    """What keeps the encoder in 8 bit from running `encoder`, where the fused one can; or None."""
+    """Find what keeps the 8-bit encoder from running `encoder`, which the fused one can run; None if nothing does."""
     needed, has = FIRST_OF_EIGHT_BIT[kind], torch.cuda.get_device_capability(device)
     if has < needed:
         return f"{kind} needs compute capability {needed[0]}.{needed[1]}, the device has {has[0]}.{has[1]}"
@@ -60,7 +60,7 @@ def _find_eight_bit_layer_obstacle(encoder: Encoder) -> str | None:
 
 
 def find_triton_obstacle(device: torch.device) -> str | None:
-    """What keeps Triton's kernels from the device, or None."""
+    """Find what keeps Triton's kernels from the device; None if nothing does."""
     if device.type != "cuda":
         return "the fused kernels are for CUDA"
     if find_spec("triton") is None:
@@ -72,7 +72,7 @@ def find_triton_obstacle(device: torch.device) -> str | None:
 
 
 def find_fused_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What keeps the fused encoder from running `encoder`, or None."""
+    """Find what keeps the fused encoder from running `encoder`; None if nothing does."""
     reason = find_triton_obstacle(device)
     if reason is None and dtype not in {torch.float16, torch.bfloat16}:
         reason = f"the fused kernels are for 16 bit, not {dtype}"
@@ -82,7 +82,8 @@ def find_fused_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
 
 
 def find_flash_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What keeps flash-attn-4 from every layer of an encoder, or None. Layers that it cannot run have our kernel."""
+    """Find what keeps flash-attn-4 from every layer of an encoder; None if nothing does. Layers that it cannot run have
+    our kernel."""
     reason = find_fused_obstacle(encoder, device, dtype)
     if reason is not None:
         return reason

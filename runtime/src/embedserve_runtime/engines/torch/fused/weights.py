@@ -1,4 +1,4 @@
-"""What every form of a layer is made from: the weights of its products and its norms, as the checkpoint has them."""
+"""Loads the weights of the products and norms of a layer, from which all its forms are built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from embedserve_runtime.model.architecture import Layer, Mlp
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """joint: queries, keys and values, side by side. up: gate before up where the MLP is gated."""
+    """The weights of a layer.
+
+    joint: the fused queries, keys and values. up: gate before up where the MLP is gated.
+    """
 
     joint: Linear
     output: Linear
