@@ -44,7 +44,7 @@ class KedaSettings:
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """Holds what decides the children beside the resource itself."""
+    """Holds what decides the children besides the resource itself."""
 
     images: Mapping[str, RuntimeImage]
     """The configured images of the runtime, by the names in IMAGES."""
@@ -100,7 +100,7 @@ class LeaseSettings:
 
     @property
     def attempt(self) -> float:
-        """The longest time that one renewal may take: behind a dead connection, another has time on a new one."""
+        """The longest time that one renewal may take, so that after a dead connection a new one can be tried."""
         return self.deadline / 2
 
 

@@ -152,7 +152,7 @@ class ChildApplier:
         )
 
     async def _apply_label(self, label: PodLabel, observed: ObservedState) -> None:
-        """Label a pod, beside the labels that its Deployment gives it, and without restarting it."""
+        """Label a pod without restarting it, in addition to the labels that its Deployment gives it."""
         key = observed.resource.key
         log.info("%s: label pod %s: %s", key, label.pod.name, label.space)
         meta = {"name": label.pod.name, "namespace": key.namespace, "uid": label.pod.uid}
@@ -167,7 +167,7 @@ class ChildApplier:
             return  # the pod is gone, or another one has its name
 
     async def _apply_replacement_time(self, time: ReplacementTime, observed: ObservedState) -> None:
-        """Write on a Deployment when it was replaced, beside what else was applied to it."""
+        """Annotate a Deployment with the time at which it was replaced, in addition to what else was applied to it."""
         key, ref = observed.resource.key, ChildRef("Deployment", time.deployment)
         there = observed.find_child(ref)
         if there is None:

@@ -56,7 +56,7 @@ class ClusterCache:
         return bool(gone)
 
     def set_metrics_providers(self, providers: tuple[str, ...]) -> None:
-        """Record who answers the custom metrics API beside our adapter."""
+        """Record who answers the custom metrics API besides our adapter."""
         self._metrics_providers = providers
 
     def set_optional_kinds(self, there: frozenset[str]) -> None:

@@ -99,7 +99,7 @@ def _watch_cluster_kind(
 ) -> None:
     async def notice(event: kopf.RawEvent, **_: Any) -> None:
         for key in cluster_watch.notice(kind, event["object"], is_gone=event["type"] == "DELETED"):
-            # Whatever happens to nodes comes behind what happens to services.
+            # Events of nodes are handled after those of services.
             queue.add_low_priority(key)
 
     _register(kind, registry, notice)

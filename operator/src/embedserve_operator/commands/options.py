@@ -32,7 +32,7 @@ from embedserve_operator.settings import (
 
 
 def add_render_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide the children beside the resource."""
+    """Add the options that decide the children besides the resource."""
     for name, what, more in (("runtime", "CPU", ""), ("cuda", "CUDA", "; empty: there is none")):
         flavour = "cpu" if name == "runtime" else "cuda"
         parser.add_argument(

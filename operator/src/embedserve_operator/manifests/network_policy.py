@@ -23,7 +23,7 @@ from embedserve_operator.state.resource import Resource
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _DNS: Manifest = {
-    # A policy is about the port of the pod behind a Service, which on OpenShift is 5353.
+    # A policy names the port of the pods, not that of their Service, which on OpenShift is 5353.
     "ports": [{"port": port, "protocol": protocol} for port in (53, 5353) for protocol in ("UDP", "TCP")]
 }
 

@@ -37,7 +37,7 @@ def find_worst_failure(
 
 
 def explain_lack_of_room(failure: Failure | None, rollout: Rollout) -> Failure | None:
-    """Return a lack of room beside another model as a choice that the user has.
+    """Describe a lack of room next to another model as a choice that the user has.
 
     Nothing is taken down unasked.
     """

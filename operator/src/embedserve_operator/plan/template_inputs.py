@@ -21,7 +21,7 @@ from embedserve_operator.state.workloads import DeploymentState
 
 
 class TemplateInputs(NamedTuple):
-    """Holds what a pod template is made for, beside the spec and the settings."""
+    """Holds what decides a pod template besides the spec and the settings."""
 
     model_bytes: int | None
     """Size of the model's files; None as long as it is not known."""

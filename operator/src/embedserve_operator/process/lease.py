@@ -1,6 +1,6 @@
 """This module elects the leader by one Lease, with a loop of its own.
 
-The loop of the client library keeps leading behind a half-open connection, among other defects. Here every
+The loop of the client library stays leader over a half-open connection, among other defects. Here every
 attempt is bounded, time is measured by the local monotonic clock alone, and a leader that could not renew
 the Lease for `deadline` seconds is told so before the Lease ends for the others.
 """

@@ -62,7 +62,7 @@ class ClusterState:
     optional_kinds: frozenset[str] = frozenset()
     """Those kinds whose definitions are installed, of the kinds that a cluster may lack."""
     metrics_providers: tuple[str, ...] = ()
-    """Who answers custom.metrics.k8s.io beside our adapter, described for people; known only where ours is to
+    """Who answers custom.metrics.k8s.io besides our adapter, described for people; known only where ours is to
     be registered.
     """
 

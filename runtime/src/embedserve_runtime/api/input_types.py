@@ -110,9 +110,9 @@ def choose_prompt(
 
 
 def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:
-    """Split a model's name into the name and the word behind it: `docs:query`, or `docs-query` as NIM has it.
+    """Split a model's name into the name and the suffix: `docs:query`, or `docs-query` as in NIM.
 
-    served: the name under which the model is served. Raises InvalidInput for an unknown word behind it.
+    served: the name under which the model is served. Raises InvalidInput for an unknown suffix.
     """
     if name == served:
         return name, None

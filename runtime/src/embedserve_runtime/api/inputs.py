@@ -57,7 +57,7 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
 
 
 def _split_space(model: str) -> tuple[str, str | None]:
-    """Split a model's name into the name and the vector space behind it."""
+    """Split a model's name into the name and the vector space after `@`."""
     found = SPACE_SUFFIX.search(model)
     return (model, None) if found is None else (model[: found.start()], found[1])
 

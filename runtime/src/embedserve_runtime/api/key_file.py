@@ -36,7 +36,7 @@ _PATHS = (*sorted(PROTECTED_ROUTES), *(f"/{service}" for service in RPC_SERVICES
 class ApiKey:
     """An API key by its digest, with what it may be used for.
 
-    name: None for a bare key. routes: patterns of the paths that it may use, and of gRPC services behind a `/`, `*`
+    name: None for a bare key. routes: patterns of the paths that it may use, and of gRPC services after a `/`, `*`
     standing for anything; None for all. expires: aware. requests_per_minute, tokens_per_minute: None takes the
     server's.
     """

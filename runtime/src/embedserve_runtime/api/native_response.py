@@ -68,8 +68,8 @@ class OutputFormat:
         """Return the writer of sparse vectors with `width` dimensions."""
         if self.encoding == "pgvector":
             return lambda vector: write_pgvector_sparse(vector, self.precision, width)
-        as_base64, beside = self.encoding == "base64", texts if self.texts else None
-        return lambda vector: write_sparse_vector(vector, self.precision, beside, as_base64=as_base64)
+        as_base64, token_texts = self.encoding == "base64", texts if self.texts else None
+        return lambda vector: write_sparse_vector(vector, self.precision, token_texts, as_base64=as_base64)
 
     def weights_writer(self, texts: Callable[[Int32Array], list[str]]) -> Callable[[SparseVector], bytes]:
         return lambda vector: write_weights_by_text(vector, self.precision, texts)

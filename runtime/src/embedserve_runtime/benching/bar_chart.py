@@ -14,7 +14,7 @@ COLOURS = ("#1f6f8b", "#c97b2e", "#7a8b99", "#5b8c5a", "#8b5b7a")
 class Bar:
     """One bar of a bar chart.
 
-    colour: the number of its series. note: a text behind the value.
+    colour: the number of its series. note: a text after the value.
     """
 
     label: str

@@ -124,7 +124,7 @@ def _describe_pooling(card: ModelCard) -> str | None:
 
 
 def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
-    """Return the engines for documents and queries: a table beside an encoder needs no engine, so the encoder's are
+    """Return the engines for documents and queries: a table next to an encoder needs no engine, so the encoder's are
     those of the whole."""
     routes = [_check_engines(one) for one in _routed_cards(card) if one.body is None] or [
         _check_engines(card)

@@ -110,7 +110,7 @@ class Benchmark:
         self, runner: Runner, limits: ParityLimits | None = None, clock: Clock = time.perf_counter
     ) -> BenchmarkResult:
         """Run a variant. Its vectors are the model's main output, sparse ones as dense rows; else the means of hidden
-        states. Token weights beside dense vectors count too. With limits it stops at the batch after which the floor is
+        states. Token weights count too. With limits it stops at the batch after which the floor is
         out of reach."""
         wanted = self._card.main_output
         if wanted is Output.DENSE:

@@ -1,6 +1,6 @@
 """A float32 graph as `engines.onnx.graph` writes it, rewritten to another precision.
 
-The graph lies in a folder with its weights in a file beside it. Weights are read, changed and written one by one, so
+The graph lies in a folder with its weights in a file next to it. Weights are read, changed and written one by one, so
 that a model need not be in memory twice.
 """
 
@@ -108,7 +108,7 @@ def convert_weights_to_half(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterato
 
 
 def convert_to_plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
-    """Products as MatMul, biases added behind: what `session.BFLOAT16_PRODUCTS` acts on. Weights as they are."""
+    """Products as MatMul, biases added after them: what `session.BFLOAT16_PRODUCTS` acts on. Weights as they are."""
     rewriter = _Rewriter(graph)
     for product in graph.list_products():
         rewriter.make_plain(product.weight)

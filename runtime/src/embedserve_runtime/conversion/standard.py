@@ -1,6 +1,6 @@
 """A packed graph as an ONNX file with the usual inputs and outputs, for other programs and for `model.onnx_file`.
 
-In front of the graph the tokens of a padded batch are packed, one group of attention a sequence; behind it they are
+In front of the graph the tokens of a padded batch are packed, one group of attention a sequence; after it they are
 laid out again, pooled, put through the model's dense layers or its classifier. The weights stay in the file that the
 packed graph has.
 
@@ -62,8 +62,8 @@ def build_standard_model(
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
     before = GraphWriter(stem=STEM)
     places = _pack(before, has_types=has_types)
-    behind = _OutputTail(before.continue_later(), card, places)
-    declared = [behind.write_output(name, heads) for name in outputs]
+    tail = _OutputTail(before.continue_later(), card, places)
+    declared = [tail.write_output(name, heads) for name in outputs]
     model = onnx.ModelProto()
     model.CopyFrom(packed)
     graph = model.graph
@@ -73,7 +73,7 @@ def build_standard_model(
         for name in (IDS, MASK, *([TYPES] if has_types else []))
     )
     graph.output.extend(declared)
-    graph.node.extend([*before.nodes, *packed.graph.node, *behind.graph.nodes])
+    graph.node.extend([*before.nodes, *packed.graph.node, *tail.graph.nodes])
     known = {tensor.name for tensor in graph.initializer}
     graph.initializer.extend(
         numpy_helper.from_array(value, name)

@@ -31,7 +31,7 @@ Advise = Callable[[int, int], bool]
 
 
 def use_huge_pages() -> None:
-    """Move what is in memory now to huge pages, before the first request: beside requests the copying would slow them.
+    """Move what is in memory now to huge pages, before the first request, since the copying would slow requests.
     It takes a second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
     size = read_huge_page_size()
     if size is None:

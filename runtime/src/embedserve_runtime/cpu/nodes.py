@@ -18,7 +18,7 @@ from embedserve_runtime.cpu.quota import list_allowed_cpus
 
 NODES_ROOT = Path("/sys/devices/system/node")
 PROCESS_ROOT = Path("/proc/self")
-# In /proc/self/stat, counted from the state, which stands behind the name: the CPU that it ran on last.
+# In /proc/self/stat, counted from the state, which follows the name: the CPU that it ran on last.
 LAST_CPU_FIELD = 36
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -
     on one core at most.
 
     The tokenizer gets its share in whole cores, to the nearest. Below half a core the engine has all of them: its
-    threads do not spin, so that what little goes on beside them finds room. One core stays with the engine.
+    threads do not spin, so that the little other work finds room. One core stays with the engine.
     """
     share = tokenizing / (tokenizing + engine) if tokenizing + engine > 0 else 0.0
     around = max(0, min(int(share * cpus + 0.5), processes, cpus - 1))

@@ -293,7 +293,7 @@ class EncoderEngine(Protocol):
 
     @property
     def padding(self) -> int:
-        """Positions that the last forward computed beside the real tokens, to give sequences one length."""
+        """Positions that the last forward computed besides the real tokens, to give sequences one length."""
         ...
 
     def forward(self, batch: PackedBatch) -> FloatArray:

@@ -51,7 +51,7 @@ class Results(Struct, frozen=True, eq=False):
 
     dense: (sequences, full dimensions). logits: (sequences, labels).
     multi_vectors, hidden: an array (tokens, size) for each sequence.
-    padding: positions that the forward pass computed beside the real tokens; of a whole batch only.
+    padding: positions that the forward pass computed besides the real tokens; of a whole batch only.
     is_finite: bool (sequences,), whether multi_vectors and hidden are finite, where the device checked them; of a whole
         batch only. None: not checked.
     """

@@ -1,4 +1,4 @@
-"""Messages as the parts of a ZeroMQ multipart message: msgpack, and beside it the large arrays as they lie in memory.
+"""Encodes messages as parts of a ZeroMQ multipart message: msgpack, then the large arrays as they are in memory.
 
 An array is written as its type, its shape, and either its bytes or the number of the part that has them. Both ends run
 on one machine, so that numbers have the same byte order.

@@ -3,7 +3,7 @@
 Nothing here ever stops reading, and no high-water mark drops a message or blocks its sender: two ends that stop reading
 until the other one reads would wait for each other for ever. What bounds the memory is admission: a front end holds no
 more bytes of requests than its share of `server.max_pending_bytes`, from their first byte to their answer, so that no
-more than those requests and their results are ever on their way.
+more than those requests and their results are ever in flight.
 """
 
 from __future__ import annotations

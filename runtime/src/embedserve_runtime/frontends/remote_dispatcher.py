@@ -26,7 +26,7 @@ class Sends(Protocol):
 
 
 class RemoteDispatcher:
-    """`RequestDispatcher`, and a number for each request that is on its way.
+    """`RequestDispatcher`, and a number for each request in flight.
 
     What waits is known as it was when the engine's process last told, which it does while the queue is filling up.
     """

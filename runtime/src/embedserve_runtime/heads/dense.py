@@ -33,7 +33,7 @@ class DenseHead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedHead:
-    """Two heads behind one encoder, with vectors of the same size: each sequence gets the head of its role."""
+    """Two heads on one encoder, with vectors of the same size: each sequence gets the head of its role."""
 
     documents: DenseHead
     queries: DenseHead

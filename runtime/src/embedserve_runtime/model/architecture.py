@@ -63,7 +63,7 @@ class Embeddings:
     width: columns of the three tables; another than the hidden size has a projection to it, parameter
         `embeddings.projection.weight` (hidden, width). None is the hidden size.
     norm_first: where there is a projection: whether the norm, (width,), stands before it, and it has a bias (ELECTRA,
-        ALBERT). Else the norm is behind it, and it has none (DeBERTa-v2).
+        ALBERT). Else the norm comes after it, and it has none (DeBERTa-v2).
     """
 
     vocabulary: int
@@ -195,7 +195,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """activation(c(x)) over each sequence alone, with zeros before and behind it; `kernel` is odd.
+    """activation(c(x)) over each sequence alone, with zeros before and after it; `kernel` is odd.
 
     Token t: sum over o of W[:, :, o] x[t + o - kernel // 2], + bias. Parameters `convolution.weight`
     (hidden, hidden, kernel) and `convolution.bias`.

@@ -32,7 +32,7 @@ CACHE_PREFIX = "past_key_values."
 HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
 ROW_NAMES = ("sentence_embedding",)
 LOGITS = "logits"
-# Operators that find one range of 8 bit for all of a batch, so that a text's values depend on the texts beside it: of
+# Operators that find one range of 8 bit for all of a batch, so that a text's values depend on the texts with it: of
 # ONNX, and what ONNX Runtime and its quantiser write in their place.
 BATCH_QUANTIZERS = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
@@ -78,7 +78,7 @@ class BundledOnnx:
     width: columns of `rows`, None without. size: columns of `hidden`, of `rows` where the graph keeps it.
     is_width_declared: whether the file says `width`, which else is that of config.json.
     batch_quantizers: its operators that are in BATCH_QUANTIZERS. has_float16: see `OnnxDeclaration`.
-    weights: the output (batch, tokens, 1) beside `hidden` that holds a weight for each token; None without.
+    weights: the output (batch, tokens, 1) besides `hidden` that holds a weight for each token; None without.
     external: files of its weights, relative to its folder. pad: token id at padded places, on `pad_side`.
     contents: digests of the files, since neither weights nor operations can be compared with another file's by name.
     origin: of an export of ours, what it was made from, in place of `contents`: names with digests.
@@ -103,7 +103,7 @@ class BundledOnnx:
 
     @property
     def runs_singly(self) -> bool:
-        """Whether each text is run alone, since beside others it would get other values."""
+        """Whether each text is run alone, since its values would depend on the others in a batch."""
         return bool(self.batch_quantizers)
 
     @property

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 # The metadata of a field that does not decide a vector: `field(metadata=NOT_HASHED)`.
 NOT_HASHED: Mapping[str, bool] = MappingProxyType({"hashed": False})
-# The key of the class beside the fields of a dataclass: two classes may have the same fields.
+# The key of the class among the fields of a dataclass: two classes may have the same fields.
 CLASS_KEY = "is"
 
 

@@ -87,7 +87,7 @@ class ModelCard:
     head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
     query: how queries are treated; None where it is as documents, which the rest of the card is about.
-    token_heads: what is made of each token beside a dense vector.
+    token_heads: what is made of each token besides a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.

@@ -103,7 +103,7 @@ def _read_layer(files: ModelFiles, entry: ModuleEntry) -> DenseLayer:
 
 
 def read_score_layers(files: ModelFiles, entries: Sequence[ModuleEntry]) -> tuple[HeadLayer, ...]:
-    """Read the layers of the modules behind a Pooling module of which the last writes scores; none where none does.
+    """Read the layers of the modules after a Pooling module of which the last writes scores; none where none does.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
     """

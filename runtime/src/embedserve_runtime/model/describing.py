@@ -69,7 +69,8 @@ from embedserve_runtime.model.transformer_module import TransformerModule
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, find_max_token_id
 from embedserve_runtime.model.words import WordTable, read_words
 
-Origin = tuple[tuple[str, str], ...]
+ExportOrigin = tuple[tuple[str, str], ...]
+"""What an export was made from, by digests: `exports.describe_origin` as sorted pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,11 @@ def _has_pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
 
 
 def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, tuple[DenseLayer, ...]] | None:
-    """The ONNX file that is run, and the dense layers behind it: the one asked for, else one where no family fits, of
+    """The ONNX file that is run, and the dense layers after it: the one asked for, else one where no family fits, of
     the folder or an export in the store; None where a family runs."""
     files, settings, modules = source.files, source.settings, layout.modules
     encoder_files = files.enter_folder(modules.transformer)
-    origin: Origin = ()
+    origin: ExportOrigin = ()
     try:
         name = choose_file(encoder_files, files.names, settings.onnx_file)
     except UnsupportedArchitecture as error:
@@ -193,7 +194,7 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
     return (replace(graph, origin=origin) if origin else digest_graph(graph)), layers
 
 
-def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[Origin, str]:
+def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[ExportOrigin, str]:
     """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
     if isinstance(without, UnsupportedInputs):

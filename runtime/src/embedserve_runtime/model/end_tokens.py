@@ -3,7 +3,7 @@ tokenizer_config.json, where tokenizer.json alone does not say it.
 
 Source: transformers 4.57.6, the fast tokenizers with `update_post_processor`: they replace the post-processor of
 tokenizer.json by a template made from these flags. All other classes of transformers 4 ignore the flags, Qwen2's among
-them, whose repositories often write `add_bos_token: false` beside a tokenizer.json that adds an end token. Models of
+them, whose repositories often write `add_bos_token: false` next to a tokenizer.json that adds an end token. Models of
 gte-Qwen2 bring code of their own, a `Qwen2TokenizerFast` that does the same for the end token.
 
 A folder without either flag is left to tokenizer.json, which transformers wrote with the template in it.

@@ -36,7 +36,7 @@ def identify_as_before(
     if card.adapter is not None or (card.body is None and not card.tokenizer.adds_special_tokens):
         return None  # LoRA adapters and `add_special_tokens` of sentence_bert_config.json were ignored
     if isinstance(card.body, BundledOnnx) and card.body.rows is not None and card.pipeline.dense:
-        return None  # Dense modules behind the vectors of an ONNX file were ignored
+        return None  # Dense modules after the vectors of an ONNX file were ignored
     of_documents = _identify_route(card, documents)
     if card.query is None or queries is None:
         return of_documents

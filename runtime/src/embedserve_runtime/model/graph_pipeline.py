@@ -1,4 +1,4 @@
-"""Which part of a model's pipeline the dense vectors of an ONNX file have behind them, and which is still to be done.
+"""Decides which part of a model's pipeline the dense vectors of an ONNX file include, and which is still to be done.
 
 An exporter writes the whole pipeline into the file, or only what stands before the Dense modules. The width of the
 output tells which, where the steps have different widths.
@@ -21,10 +21,10 @@ from embedserve_runtime.model.pipeline import DenseLayer, Pipeline
 def choose_dense_output(
     graph: BundledOnnx, config: GraphConfig, modules: Modules, settings: ModelSettings
 ) -> tuple[BundledOnnx, tuple[DenseLayer, ...]]:
-    """Return the graph with the output that dense vectors are made of, and the layers behind that output.
+    """Return the graph with the output that dense vectors are made of, and the layers after that output.
 
     graph: with dense vectors among its outputs. config: of the encoder. The hidden states are taken where the width of
-    the vectors does not tell what they have behind them. Raises UnsupportedArchitecture.
+    the vectors does not tell which layers they include. Raises UnsupportedArchitecture.
     """
     widths = _list_widths(config, modules)
     if graph.is_width_declared and not modules.written:
@@ -60,7 +60,7 @@ def resolve_graph_pipeline(
     layout: ModelLayout,
     settings: ModelSettings,
 ) -> Pipeline:
-    """Return the pipeline of a graph that pools. layers: behind its dense vectors. Raises as `resolve_pipeline`."""
+    """Return the pipeline of a graph that pools. layers: after its dense vectors. Raises as `resolve_pipeline`."""
     modules = layout.modules
     sized = replace(encoder, hidden_size=graph.width or 0)
     # The first pooling stands for all: it is in the graph, and one vector comes out. Normalising twice changes nothing.
@@ -70,7 +70,7 @@ def resolve_graph_pipeline(
 
 
 def _list_widths(config: GraphConfig, modules: Modules) -> list[int | None]:
-    """List the widths of a vector: as pooled, then behind each Dense module. None where config.json does not say it."""
+    """List the widths of a vector: as pooled, then after each Dense module. None where config.json does not say it."""
     if modules.dense:
         return [modules.dense[0].in_features, *(layer.out_features for layer in modules.dense)]
     return [config.size * len(modules.pooling or (None,)) if config.size else None]

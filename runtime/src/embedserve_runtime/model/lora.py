@@ -1,4 +1,4 @@
-"""A LoRA adapter beside the weights, as peft saves it: what it says, and which of its tensors changes which one.
+"""A LoRA adapter next to the weights, as peft saves it: what it says, and which of its tensors changes which one.
 
 A weight W becomes W + scale * B A, where A is of shape (rank, in features) and B of (out features, rank); the table of
 an embedding becomes W + scale * (B A)^T. scale is alpha / rank, with `use_rslora` alpha / sqrt(rank). What
@@ -28,7 +28,7 @@ from embedserve_runtime.model.tensors import ModelTensors
 ADAPTER_FILE = "adapter_config.json"
 PREFIX = "base_model.model."
 WEIGHTS_FILES = (SINGLE_FILE, INDEX_FILE, PICKLE_FILE, PICKLE_INDEX_FILE)
-# Names of the two factors behind that of their module, of products and of embeddings.
+# Names of the two factors, after that of their module, of products and of embeddings.
 FACTORS = (("lora_A.weight", "lora_B.weight"), ("lora_embedding_A", "lora_embedding_B"))
 
 # Keys that say how the adapter was trained, or what its tensors show.
@@ -77,7 +77,7 @@ _READ = frozenset(_ConfigFile.model_fields)
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """A LoRA adapter, as the changes to the tensors of the checkpoint beside it.
+    """A LoRA adapter, as the changes to the tensors of the checkpoint next to it.
 
     base: the name of the model that it was trained for.
     scales: of the modules with factors, by their names in the adapter's file, without its prefix.

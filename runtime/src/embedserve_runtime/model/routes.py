@@ -1,6 +1,6 @@
 """Asymmetric models: a Router module (`Asym` before) that sends queries and documents through other modules.
 
-Each modules is laid out as modules of its own: what stands before the router, the route, what stands behind it.
+The modules of each route are what comes before the router, the route itself, and what comes after the router.
 Everything else reads a modules as it reads a model without a router. Source of the rules: Router of
 sentence-transformers 6.2.
 """

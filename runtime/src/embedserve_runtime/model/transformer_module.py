@@ -170,7 +170,7 @@ class TransformerModule:
 def read_transformer(files: ModelFiles, tasks: Sequence[str]) -> TransformerModule:
     """Read the file in the module's folder. Raises UnsupportedArchitecture or ModelInvalid, naming file and key.
 
-    tasks: the values of `transformer_task` that fit the modules behind it.
+    tasks: the values of `transformer_task` that fit the modules after it.
     """
     file = next(filter(None, map(files.find, TRANSFORMER_FILES)), None)
     if file is None:

@@ -21,7 +21,7 @@ class ModelOutputs:
     """The outputs of a variant for some texts.
 
     vectors: (texts, dimensions), of length 1. logits: (texts, labels), None where the model gives none. token_weights:
-    (texts, token ids), the sparse vectors of a model that gives them beside dense ones, written out; None elsewhere.
+    (texts, token ids), the sparse vectors of a model that gives them with dense ones, written out; None elsewhere.
     """
 
     vectors: FloatArray
@@ -109,7 +109,7 @@ def compare_texts(reference: ModelOutputs, found: ModelOutputs) -> list[Cosines]
 
 def weight_cosines(reference: FloatArray, found: FloatArray) -> Cosines:
     """Return the cosine of each text's two rows of token weights, (texts, token ids) each; 1 where both are negligible
-    beside the reference's usual ones, whatever their direction: they add next to nothing to a score."""
+    compared with the reference's usual ones, whatever their direction: they add next to nothing to a score."""
     sizes = [np.linalg.norm(rows, axis=1) for rows in (reference, found)]
     is_negligible = np.maximum(*sizes) < NEGLIGIBLE_SHARE * np.median(sizes[0])
     return np.where(is_negligible, 1.0, compute_cosines(reference, found))

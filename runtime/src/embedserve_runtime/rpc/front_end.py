@@ -1,4 +1,4 @@
-"""The gRPC front end in the engine's process, beside the one for HTTP: both use the same queue."""
+"""The gRPC front end in the engine's process, next to the one for HTTP: both use the same queue."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs a loaded model, its engine with its heads, behind one call."""
+"""Runs a loaded model, its engine with its heads, in one call."""

@@ -1,4 +1,4 @@
-"""Runs a loaded model, its engine with its heads, behind one call. The threads of its executor own it."""
+"""Runs a loaded model, its engine with its heads, in one call. The threads of its executor own it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class EncoderRunner(EngineRunner[EncoderEngine]):
 
 
 class TokenWeightEngine(EncoderEngine, Protocol):
-    """An engine that gives a weight for each token beside its state."""
+    """An engine that gives a weight for each token in addition to its state."""
 
     def run_states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool

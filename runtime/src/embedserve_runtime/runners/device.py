@@ -42,7 +42,7 @@ PendingResult = Callable[[], T]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Consecutive sequences of a batch with their results on their way to the host; None for what is not wanted."""
+    """Consecutive sequences of a batch whose results are being copied to the host; None for what is not wanted."""
 
     dense: PendingResult[FloatArray] | None = None
     logits: PendingResult[FloatArray] | None = None
@@ -130,7 +130,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
 
     @property
     def max_in_flight(self) -> int:
-        """Large ones run beside each other; of small ones the next is there when one ends."""
+        """Large batches overlap; of small ones the next is queued when one ends."""
         return 2
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
@@ -162,7 +162,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
 
 
 def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:
-    """Take from rows for documents beside those for queries the ones of each sequence's role."""
+    """Take the rows of each sequence's role, from rows for documents followed by those for queries."""
     documents, queries = np.split(rows(), 2, axis=1)
     return documents if batch.queries is None else select_by_role(documents, queries, batch.queries)
 

@@ -121,7 +121,7 @@ class AdmittedRequest:
         if outcome.failed:
             failure = next((outcome.failed[row] for row in range(start, end) if row in outcome.failed), None)
             if failure:
-                # Each request gets an error of its own: raised, it holds on to what was on its way.
+                # Each request gets an error of its own: raised, it holds on to what it passed through.
                 own = EngineFailure(failure.message)
                 own.__cause__ = failure.__cause__
                 return own

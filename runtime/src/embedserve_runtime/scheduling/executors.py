@@ -126,7 +126,7 @@ class PipelinedExecutor:
     def _collect(self) -> None:
         free_since = self._clock()
         while one := self._in_flight.get():
-            # A batch behind another one starts when that one ends.
+            # A batch that waited for another one starts when that one ends.
             started = max(one.submitted, free_since)
             outcome = finish_batch(one.batch, one.results, self._retry_runner, started, self._clock)
             free_since = self._clock()

@@ -31,6 +31,6 @@ LINGER_SECONDS = 2.0
 MAX_LINGER_BYTES = 1_048_576
 """That are still read of a connection whose request was refused as malformed."""
 FIRST_REQUEST_SECONDS = 1.0
-"""For the first request of a new connection once the server stops: it may be on its way already."""
+"""For the first request of a new connection once the server stops: it may have been sent already."""
 SWEEP_SECONDS = 1.0
 """Between two looks at all connections; the time limits are that coarse."""

@@ -180,7 +180,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Drop trailers: a key or an identity that comes behind the body was not there when it was checked."""
+        """Drop trailers: a key or an identity that comes after the body was not there when it was checked."""
         if self._in_head and not self._replays_head:
             super().on_header(name, value)
             if len(self.headers) > limits.MAX_HEADERS:

@@ -41,11 +41,13 @@ def bind_further_ports(first: Ports, count: int) -> list[Ports]:
     Raises ConfigError.
     """
 
-    def beside(sock: socket.socket) -> socket.socket:
+    def bind_next_to(sock: socket.socket) -> socket.socket:
         host, port = sock.getsockname()[:2]
         return _listening(host, port, shared=True)
 
-    return [Ports(beside(first.service), first.space and beside(first.space)) for _ in range(count)]
+    return [
+        Ports(bind_next_to(first.service), first.space and bind_next_to(first.space)) for _ in range(count)
+    ]
 
 
 def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[socket.socket]:

@@ -24,7 +24,7 @@ from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, U
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
 # loop: some 5 us each with a cache.
 MAX_INPUTS = 256
-# What an entry takes beside its text and its vector: key, array object, links of the cache.
+# What an entry takes besides its text and its vector: key, array object, links of the cache.
 _ENTRY_BYTES = 600
 
 Key: TypeAlias = tuple[str, tuple[object, ...]]
@@ -211,7 +211,7 @@ def _measure_entry(key: Key, vector: FloatArray) -> int:
 
 
 def _get_options(query: EmbedQuery) -> tuple[object, ...]:
-    """Return all that decides the vector of a text beside it."""
+    """Return all that decides the vector of a text besides the text itself."""
     return (
         query.prompt,
         query.prompt_name,

@@ -75,7 +75,7 @@ class _RunResult(NamedTuple):
 
 
 class EmbeddingService:
-    """A loaded model behind its tokenizer and its queue."""
+    """A loaded model with its tokenizer and its queue."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class EmbeddingService:
         return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
-        """Tokenize each text without truncation, by its role's tokenizer; places of tokens are those in prompt + text."""
+        """Tokenize each text without truncation, by its role's tokenizer; token places are those in prompt + text."""
         self.check_count(len(query.inputs))
         check_listing_size(query.inputs)
         tokenizer, prompt = self._reader(query), self.resolve_prompt(query)

@@ -57,7 +57,7 @@ from embedserve_runtime.store.volume import (
 LOGGER = logging.getLogger(__name__)
 HUB = "the hub"
 RESERVE = 16 << 20
-"""Bytes that stay free beside the model: manifests, notes, what the file system needs for itself."""
+"""Bytes that stay free besides the model: manifests, notes, what the file system needs for itself."""
 
 
 def fetch_into(

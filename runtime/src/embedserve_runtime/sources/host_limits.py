@@ -105,7 +105,7 @@ class HostLimiters:
         pause = min(wanted, self.retry_policy.max_wait_s)
         with limiter.changed:
             now = self._clock()
-            # Answers to requests that were already on their way ask for the same pause, not for another one.
+            # Answers to requests that were already in flight ask for the same pause, not for another one.
             limiter.waited_s += max(0.0, now + pause - max(limiter.closed_until, now))
             limiter.closed_until = max(limiter.closed_until, now + pause)
             limiter.limit = 1

@@ -46,7 +46,7 @@ def select_description_files(names: Iterable[str]) -> list[str]:
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:
-    """Safetensors, pickles that none stands in for, and a LoRA adapter beside either.
+    """Safetensors, pickles that none stands in for, and a LoRA adapter next to either.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """

@@ -85,18 +85,18 @@ class KernelCache:
                 archive.write(path, path.relative_to(self.folder))
 
     def _unpack(self, archive: Path) -> bool:
-        """Through a folder beside, so that a process that dies in between leaves nothing half."""
-        beside = self.folder.parent / f"{self.folder.name}.{uuid.uuid4().hex}"
+        """Unpack into a temporary folder first, so that a process that dies meanwhile leaves nothing half done."""
+        temporary = self.folder.parent / f"{self.folder.name}.{uuid.uuid4().hex}"
         try:
             with zipfile.ZipFile(archive) as packed:
                 if sum(entry.file_size for entry in packed.infolist()) > MAX_BYTES:
                     return False
-                packed.extractall(beside)
-            shutil.copytree(beside, self.folder, dirs_exist_ok=True)
+                packed.extractall(temporary)
+            shutil.copytree(temporary, self.folder, dirs_exist_ok=True)
         except (OSError, zipfile.BadZipFile):
             return False
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         return True
 
 

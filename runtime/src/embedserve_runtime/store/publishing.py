@@ -32,7 +32,7 @@ def publish_folder(
 
     Readers see all of it or nothing. A folder that is there and whole stays, and `fill` is not called; of several
     writers at once one wins and the others' work is dropped. A manifest with size and SHA-256 of each file is written
-    beside the files. made_from: digest of the model that this was made from; `store gc` keeps it as long as that.
+    next to the files. made_from: digest of the model that this was made from; `store gc` keeps it as long as that.
     What `fill` raises comes through, OSError as VolumeError, and nothing appears.
     """
     target = root / kind / name

@@ -285,7 +285,7 @@ def cpu_seconds(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:
         return 0.0
-    user, system = fields[11:13]  # 14 and 15 of proc(5), behind the name in brackets
+    user, system = fields[11:13]  # 14 and 15 of proc(5), after the name in brackets
     return (int(user) + int(system)) / CLOCK_TICKS
 
 

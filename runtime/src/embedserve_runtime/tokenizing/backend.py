@@ -24,7 +24,7 @@ from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer
 ItemT = TypeVar("ItemT")
 
 # Up to this size each text is a call of its own, without the library's thread pool, where a short text would queue
-# behind another request's large batch, and without releasing the interpreter, which costs two thread switches under
+# after another request's large batch, and without releasing the interpreter, which costs two thread switches under
 # load.
 MAX_SEQUENTIAL_CHARACTERS = 2_048
 # Larger requests go through the library in slices: its Encoding objects take some 150 bytes a token.
@@ -296,7 +296,7 @@ class TokenizerBackend:
         """Encode the end of a text that is kept, where no boundary makes it independent of the rest.
 
         Reading 16 MB to keep some hundred tokens takes the library half a minute and gigabytes. So two parts are read,
-        one twice as long as the other: where all ids that are kept are the same in both, no character behind them has
+        one twice as long as the other: where all ids that are kept are the same in both, no character after them has
         changed them. Raises UnreadableText where they are not, or too few.
         """
         length, limit = self._max_characters, options.token_limit

@@ -11,7 +11,7 @@ from embedserve_runtime.tokenizing.truncation import TruncationRules, no_room_er
 
 
 class LengthLimit:
-    """The number of tokens that a sequence may have. room: those beside the special tokens."""
+    """The number of tokens that a sequence may have. room: those besides the special tokens."""
 
     def __init__(self, backend: TokenizerBackend, max_length: int) -> None:
         """Raises ConfigError where the length leaves no room for a text."""

@@ -1,7 +1,7 @@
 """Builds the prompts of rerankers that judge a document for a query in a written prompt.
 
 Sources: the model cards of Qwen3-Reranker (one part holds instruction, query and document) and of
-bge-reranker-v2-gemma (each has a part of its own); for text behind the document in its part, CrossEncoder of
+bge-reranker-v2-gemma (each has a part of its own); for text after the document in its part, CrossEncoder of
 sentence-transformers 6.2, which writes the end of the prompt over the last tokens of what it has cut. Only the
 document is truncated.
 """
@@ -56,7 +56,7 @@ class _TemplateParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FilledTemplate:
-    """A template filled with a query: the ids before and after the document's part, and the texts before and behind
+    """A template filled with a query: the ids before and after the document's part, and the texts before and after
     the document within it, which are tokenized together with it.
 
     room: the number of tokens that the document's part may have. prefix_tokens: those of the prefix alone.
@@ -73,7 +73,7 @@ class _FilledTemplate:
 
     @property
     def least_tokens(self) -> int:
-        """The tokens of a sequence beside those of the document."""
+        """The tokens of a sequence that are not of the document."""
         return len(self.head) + self.prefix_tokens + len(self.suffix) + len(self.tail)
 
 
@@ -150,7 +150,7 @@ class TemplateEncoder:
         return _FilledTemplate(head, prefix, rest, tail, room, body.count, suffix)
 
     def _find_suffix(self, rest: str) -> Int32Array:
-        """Tokenize the text behind the document as far as no document changes its tokens."""
+        """Tokenize the text after the document as far as no document changes its tokens."""
         if not rest:
             return np.empty(0, dtype=np.int32)
         fillers = [filler + rest for filler in _FILLERS]
@@ -181,7 +181,7 @@ class TemplateEncoder:
         if rules.side == "right":
             kept = ids[: template.room - len(template.suffix)]
             return np.concatenate((template.head, kept, template.suffix, template.tail))
-        # The prefix stays, followed by the end of the document and what is behind it.
+        # The prefix stays, followed by the end of the document and what follows it.
         encoded_prefix = self._backend.encode_prefix(text, len(template.prefix), template.prefix_tokens)
         prefix = np.array(encoded_prefix.ids, dtype=np.int32)
         return np.concatenate(

@@ -218,8 +218,8 @@ class TextTokenizer:
         return TemplateEncoder(self._backend, self.max_length, template)
 
     def shorten(self, texts: Sequence[str], tokens: int) -> list[str]:
-        """Cut each text behind its first `tokens` tokens."""
-        # More than the model takes is cut off behind it in any case.
+        """Cut each text after its first `tokens` tokens."""
+        # More than the model takes is cut off in any case.
         options = EncodeOptions(min(tokens, self.max_length), from_left=True, with_offsets=True)
         shortened = []
         for piece in split_into_slices(texts, len):

@@ -103,7 +103,7 @@ def are_words_independent(tokenizer_json: Mapping[str, Any]) -> bool:
     """Whether the ids of a text are those of its words, one after another. tokenizer_json: the content of that file."""
     if tokenizer_json["model"].get("dropout"):
         return False
-    # White space beside an added token goes with it, which splits nothing else; white space inside it would.
+    # White space next to an added token goes with it, which splits nothing else; white space inside it would.
     if any(re.search(r"\s", token["content"]) for token in tokenizer_json["added_tokens"]):
         return False
     if not all(_is_context_free(step) for step in flatten_steps(tokenizer_json["normalizer"], "normalizers")):

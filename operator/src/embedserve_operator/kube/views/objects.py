@@ -1,4 +1,4 @@
-"""This module defines what all objects share, lists of them, and the kinds that have little beside it."""
+"""This module defines what all objects share, lists of them, and the kinds with few fields of their own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Forwards requests to the service once its Service has switched to another vector space.
 
 A Kubernetes Service routes new connections only. A connection that a client has kept open still leads here, but must
-not get vectors of this space any more. Closing it could cut off a request that is on its way; so the next request on it
+not get vectors of this space any more. Closing it could cut off a request in transit; so the next request on it
 is forwarded to the other space's own name, and its answer is the last on the connection. See docs/model-changes.md.
 """
 

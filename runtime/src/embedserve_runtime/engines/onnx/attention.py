@@ -114,7 +114,7 @@ def _add_distance_table(parts: Parts, layer: Attention, max_tokens: int) -> Dist
     """The table of distances, one for all layers of the same form."""
     learned = isinstance(layer.distance_bias, RelativeBuckets)
     buckets = parts.weights.read_float32("relative_bias.weight") if learned else None
-    # The last block of a sequence may reach that far behind its end.
+    # The last block of a sequence may reach that far beyond its end.
     tokens = max_tokens + BLOCK_TOKENS if max_tokens > MAX_TOKENS_IN_ONE_TABLE else max_tokens
     table = compute_distance_table(layer, tokens, buckets)
     if table is None:

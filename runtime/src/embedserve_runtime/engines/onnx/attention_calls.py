@@ -216,10 +216,10 @@ def _write_bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str,
     """Where the groups start and end, with the columns unless all are meant: int64 (groups, 1 or 2)."""
     if end is None:
         return "starts", "ends"
-    behind = graph.add_integers(0, 0, 0, 1)
+    padding = graph.add_integers(0, 0, 0, 1)
     return (
-        graph.add("Pad", "starts", behind, graph.add_scalar(first)),
-        graph.add("Pad", "ends", behind, graph.add_scalar(end)),
+        graph.add("Pad", "starts", padding, graph.add_scalar(first)),
+        graph.add("Pad", "ends", padding, graph.add_scalar(end)),
     )
 
 

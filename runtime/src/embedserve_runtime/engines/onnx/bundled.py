@@ -175,7 +175,7 @@ def _iterate_blocks(
 
 class BundledOnnxRunner:
     """A graph that gives whole rows: logits, used as they come, or dense vectors with the layers that the graph lacks
-    behind them."""
+    after them."""
 
     def __init__(
         self,

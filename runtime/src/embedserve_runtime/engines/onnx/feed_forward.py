@@ -73,7 +73,7 @@ def write_convolution(parts: Parts, hidden: str, description: Convolution, name:
     """Each token's neighbours side by side, then one product.
 
     A neighbour counts when its position is as far from the token's as it lies from it: the positions of every
-    sequence begin anew, so what lies behind a border never does.
+    sequence begin anew, so what is beyond a border never does.
     """
     graph, half = parts.graph, description.kernel // 2
     padded = graph.add("Pad", hidden, graph.add_integers(half, 0, half, 0))

@@ -65,7 +65,7 @@ class PackedConvolution:
     """Each token's neighbours side by side, then one product.
 
     A neighbour counts when its position is as far from the token's as it lies from it: the positions of every
-    sequence begin anew, so what lies behind a border never does.
+    sequence begin anew, so what is beyond a border never does.
     """
 
     def __init__(self, convolution: Convolution, parameters: Parameters, name: str) -> None:

@@ -3,7 +3,7 @@ microseconds, and launching them one by one would take the host several times as
 
 In large batches they close the gaps between kernels: 7 % of the time of 16,384 tokens of BERT-base on an H100.
 All graphs are captured at start, in lanes: those of a lane share the array that they read the batch from and a memory
-pool, since one of them runs at a time. Large batches alternate between two lanes and run beside each other.
+pool, since one of them runs at a time. Large batches alternate between two lanes and overlap.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Forward:
     """Results on the device, valid until the next batch is submitted, and only to what is queued on their stream.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
-    was captured or run with it, (sequences, columns). pending_rows: the rows, where they are on their way already.
+    was captured or run with it, (sequences, columns). pending_rows: the rows, if their copy has been queued.
     stream: None for the caller's. token_rows: of the token head that was captured, (tokens, columns), where the hidden
-    states are not kept. pending_token_rows: the same, where they are on their way already.
+    states are not kept. pending_token_rows: the same for token rows.
     """
 
     hidden: Tensor | None
@@ -167,7 +167,7 @@ class EncoderWithHeads:
     """The functions that a CUDA graph captures.
 
     run: from a batch to hidden states (tokens, hidden size). head: from those to the rows of sequences. token_head: to
-    rows of tokens; it runs in the graph where hidden states are not kept, else behind it, and in the graph that has the
+    rows of tokens; it runs in the graph where hidden states are not kept, else after it, and in the graph that has the
     copies in it.
     """
 

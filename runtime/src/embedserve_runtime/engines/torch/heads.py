@@ -101,7 +101,7 @@ class PooledHead:
         self._layers = [DeviceLayer.copy_to_device(layer, device, torch.float32) for layer in layers]
 
     def __call__(self, hidden: Tensor, batch: DeviceBatch) -> Tensor:
-        # Imported here: Triton is there only beside CUDA.
+        # Imported here: Triton is installed only with CUDA.
         from embedserve_runtime.engines.torch.fused.operations import pool
 
         width = hidden.shape[1]

@@ -40,7 +40,7 @@ class HostTransfer:
 
     @classmethod
     def start(cls, values: Tensor) -> HostTransfer:
-        """Queue the copy behind the work that makes `values`, which may be overwritten by what is queued later.
+        """Queue the copy after the work that makes `values`, which may be overwritten by what is queued later.
 
         A large one goes on a stream of its own, so that the next batch does not wait for it.
         """

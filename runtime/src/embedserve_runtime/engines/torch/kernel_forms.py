@@ -28,7 +28,7 @@ class CompiledKernel(Protocol):
 
 
 class FormCounter:
-    """Triton's hook behind a compilation, whether the compiler ran or its folder had the form."""
+    """Triton's hook after a compilation, whether the compiler ran or its folder had the form."""
 
     def __init__(self, max_forms: int) -> None:
         self.forms: Counter[str] = Counter()

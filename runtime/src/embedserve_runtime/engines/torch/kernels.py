@@ -24,7 +24,7 @@ from embedserve_runtime.model.architecture import Attention
 
 # Largest additive mask at a time, in elements; beyond it the queries of a block go through in slices.
 MASK_ELEMENTS = 4_194_304
-# FlashAttention 2, which stands behind torch's packed kernel, runs from Ampere on and up to this head size.
+# FlashAttention 2, which torch's packed kernel uses, runs from Ampere on and up to this head size.
 FIRST_CAPABILITY = (8, 0)
 MAX_HEAD_SIZE = 256
 

@@ -74,7 +74,7 @@ class TransformersModel:
         return rows
 
     def export(self, file: Path) -> None:
-        """Write it as ONNX, its weights beside it where they are large. Raises UnsupportedArchitecture."""
+        """Write it as ONNX, with large weights in a file of their own. Raises UnsupportedArchitecture."""
         ids = torch.ones(TRACED, dtype=torch.int64)
         mask = ids.clone()
         mask[1, TRACED[1] // 2 :] = 0

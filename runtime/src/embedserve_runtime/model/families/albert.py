@@ -1,4 +1,4 @@
-"""ALBERT: BERT whose layers share one set of weights, behind narrow embeddings with a projection.
+"""ALBERT: BERT whose layers share one set of weights, after narrow embeddings with a projection.
 
 Source: `AlbertModel` of transformers. Every layer of ours reads the tensors of the one group that there is, so a loaded
 model takes the memory of all its layers.

@@ -1,5 +1,5 @@
 """DeBERTa-v2 and v3: disentangled attention, with or without absolute positions besides; v2 xlarge has a convolution
-beside its first layer.
+parallel to its first layer.
 
 Source: `DebertaV2Model` of transformers. Its scores are divided by sqrt(head size * (1 + number of position terms)).
 """

@@ -1,6 +1,6 @@
 """Llama, EuroBERT, and llama_bidirec (NVIDIA's bidirectional retrieval models): the common decoder, optional biases.
 
-Source: `LlamaModel` and `EuroBertModel` of transformers; the latter, and the class behind llama_bidirec, are the former
+Source: `LlamaModel` and `EuroBertModel` of transformers; the latter, and the class of llama_bidirec, are the former
 with full attention.
 """
 

@@ -1,4 +1,4 @@
-"""BGE-M3: beside the dense vector a weight for each token and a vector for each token, from two linear layers.
+"""BGE-M3: besides the dense vector, a weight for each token and a vector for each token, from two linear layers.
 
 Source: the M3 embedder of FlagEmbedding 1.4.2, whose files these are. Of the token weights those of four special tokens
 are dropped; a token vector is made of every token but the first.

@@ -1,6 +1,6 @@
 """Sequence classifiers, one function a shape: from `architectures` of config.json to a `ClassifierHead`.
 
-Sources: the `...ForSequenceClassification` classes of transformers, and for "New" and "JinaBert" the code beside
+Sources: the `...ForSequenceClassification` classes of transformers, and for "New" and "JinaBert" the code next to
 their checkpoints.
 """
 

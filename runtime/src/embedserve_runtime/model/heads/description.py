@@ -210,7 +210,7 @@ class MultiVectorHead:
     interaction: LateInteraction | None = None
 
 
-# In the place of pooling; beside it.
+# Instead of pooling; in addition to it.
 Head = ClassifierHead | SparseHead | MultiVectorHead
 TokenHead = LexicalHead | SparseHead | MultiVectorHead
 

@@ -116,7 +116,7 @@ class _PoolingFile(FileModel):
 
 
 def is_stanford(config: HeadConfig) -> bool:
-    """Whether a checkpoint without modules.json is one of ColBERT of Stanford, with a projection beside the encoder."""
+    """Whether a checkpoint without modules.json is one of Stanford's ColBERT, with a projection next to the encoder."""
     return STANFORD in (config.architectures or [])
 
 
@@ -195,7 +195,7 @@ def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLat
 
 
 def _join_prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> str:
-    """PyLate keeps the marker apart from the prompt behind it."""
+    """PyLate keeps the marker apart from the prompt that follows it."""
     prompt = next((prompts[name] for name in names if name in prompts), "")
     return prefix + prompt.removeprefix(prefix)
 

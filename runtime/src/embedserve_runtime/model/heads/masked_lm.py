@@ -1,6 +1,6 @@
 """Masked-LM heads, which sparse (SPLADE) vectors come from: from `architectures` of config.json to the layers.
 
-Sources: the `...ForMaskedLM` classes of transformers, and for "New" and "JinaBert" the code beside their checkpoints.
+Sources: the `...ForMaskedLM` classes of transformers, and for "New" and "JinaBert" the code next to their checkpoints.
 The decoder is tied to the word embeddings unless the checkpoint has its own.
 """
 

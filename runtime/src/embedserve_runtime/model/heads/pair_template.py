@@ -52,7 +52,7 @@ def check_bare_pairs(source: HeadSource, layout: ModelLayout) -> None:
 
 
 def _write_beginning(source: HeadSource, known: Reranker) -> PromptTemplate:
-    """Return the known prompt, behind the tokenizer's first token where that is asked for. Raises ModelInvalid."""
+    """Return the known prompt, after the tokenizer's first token if one is asked for. Raises ModelInvalid."""
     if not known.begins:
         return known.template
     named = read_special_tokens(source.files, ("bos_token",))

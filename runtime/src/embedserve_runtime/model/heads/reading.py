@@ -54,7 +54,7 @@ OTHER_HEADS = (
 def read_head(
     files: ModelFiles, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[Task, Head | None]:
-    """The task and its head, None for dense vectors. What comes beside dense vectors is read by `read_token_heads`.
+    """Read the task and its head, None for dense vectors; `read_token_heads` reads what comes in addition to them.
 
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
@@ -111,7 +111,7 @@ def _choose_task(asked: str, labels: int) -> Task:
 def read_token_heads(
     files: ModelFiles, tensors: ModelTensors, encoder: Encoder, layout: ModelLayout, settings: ModelSettings
 ) -> tuple[TokenHead, ...]:
-    """Read the heads that give something for each token beside dense vectors. Raises ModelError."""
+    """Read the heads that give something for each token in addition to dense vectors. Raises ModelError."""
     source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     heads = [
         *bge_m3.describe_token_heads(files, tensors, encoder),
@@ -196,7 +196,7 @@ def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None
 
 
 def _find_task_of_modules(modules: Modules) -> Task | None:
-    """Return the task that the modules behind the encoder are for; None where there are none."""
+    """Return the task that the modules after the encoder are for; None where there are none."""
     rows = (
         (bool(modules.scores), Task.CLASSIFY),
         (modules.splade is not None, Task.SPARSE),

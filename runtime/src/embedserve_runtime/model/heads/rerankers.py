@@ -4,7 +4,7 @@ A repository of a language model looks the same whether it is a chat model or a 
 in prompts of their own. The name is looked for in the source, in README.md and in config.json.
 
 Sources: the model cards of Qwen3-Reranker and of bge-reranker-v2-gemma with FlagEmbedding 1.4.2, the package
-mxbai-rerank, and the code beside zerank.
+mxbai-rerank, and the code next to zerank.
 """
 
 from __future__ import annotations

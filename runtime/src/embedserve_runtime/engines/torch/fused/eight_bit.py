@@ -3,7 +3,7 @@
 Every row of a product's input has a scale, and every output channel of the weights. An e4m3 input of the down product
 is written by the up product itself, when the largest number of its row is not known yet: its scale is a bound, the
 length of the row times that of the longest weight (Cauchy and Schwarz), which a floating format can afford. int8
-cannot: where the device has e4m3 the down product behind int8 products is in e4m3 too, elsewhere its input takes a pass
+cannot: where the device has e4m3 the down product after int8 products is in e4m3 too, elsewhere its input takes a pass
 of its own.
 """
 

@@ -24,7 +24,7 @@ FIRST_TRITON = (3, 6)
 ROWS, COLUMNS = 128, 128
 # Bytes of a block along the depth: what the accelerator lays out without conflicts.
 STEP_BYTES = 128
-# For blocks of operands that are on their way or being read. The shared memory has room for five beside the tiles that
+# For blocks of operands that are in flight or being read. The shared memory has room for five besides the tiles that
 # wait to be written; with a result in e4m3 four are no slower (measured on an H100).
 PLACES, PLACES_OF_NARROW = 5, 4
 # Rows of tiles that use the same weights one after the other, from the cache.

@@ -1,7 +1,7 @@
 """Runs one transformer layer, whatever its number types and wherever its norms are.
 
 The layer says what follows what; a `LayerProducts` says how its four products are computed (16 bit, 8 bit, few tokens),
-a `ResidualNorms` what becomes of a branch, its residual and the norms beside them.
+a `ResidualNorms` what becomes of a branch: its residual and norms.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Weights in 8 bit, and value columns that attention may write as e4m3.
 
-Attention averages rows of values. Values are a product behind a norm, and a norm limits the length of what it gives: so
+Attention averages rows of values. Values are a product after a norm, and a norm limits the length of what it gives: so
 no value column, and no column of attention's result, is larger than a bound that the weights alone set. Columns that
 are scaled by it fit into e4m3 whatever the batch is, and the output product undoes the scales. The bound is some fifty
 times what columns usually are, which a floating format can afford.
 
 Much of attention's result is the same for all tokens of all texts, and e4m3 would round that in the same direction
-each time. Since weights of attention sum to 1, any constant can be taken from the values and added behind the output
+each time. Since weights of attention sum to 1, any constant can be taken from the values and added after the output
 product in its place.
 """
 

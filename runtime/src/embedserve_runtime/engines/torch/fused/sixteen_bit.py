@@ -30,7 +30,7 @@ Layer16 = FusedLayer[Hidden16, Tensor, Tensor, Hidden16]
 @dataclass(frozen=True, slots=True, eq=False)
 class SixteenBitProducts:
     """Products in the dtype of the model. adds_residual: the down product adds the residual, and leaves its own bias to
-    the norm behind it."""
+    the norm after it."""
 
     weights: LayerWeights
     up: ActivatedProduct

@@ -137,7 +137,7 @@ def _launch(
 
 
 def _choose_stages(depth: int, tile_rows: int) -> int:
-    """Return one more than the steps that are on their way at a time: as many as there is room for, since each waits
+    """Return one more than the steps in flight at a time: as many as there is room for, since each waits
     for memory, and there are few. tile_rows: of both operands together."""
     step = SPLIT_DEPTH * int(skinny_kernels.SPLITS.value)
     room = SHARED_BYTES // (2 * step * tile_rows)

@@ -20,7 +20,7 @@ from embedserve_runtime.engines.torch.fused.weights import LayerWeights
 from embedserve_runtime.engines.torch.parameters import Normalization
 from embedserve_runtime.engines.torch.tables import EmbeddingTables
 
-# The first layer gets a tensor, the embeddings; all others what is behind a norm.
+# The first layer gets a tensor, the embeddings; all others the result of a norm.
 SkinnyRows = Tensor | SkinnyDeferredNorm
 SkinnyHidden = HiddenStates[SkinnyRows, SkinnyRows]
 SkinnyLayer = FusedLayer[SkinnyHidden, Tensor, SkinnyDeferredNorm, SkinnyHidden]

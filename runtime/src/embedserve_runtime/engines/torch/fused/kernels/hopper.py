@@ -1,6 +1,6 @@
 """Products with all that follows them in their epilogue, for Hopper, in Gluon: 16 bit, e4m3 or int8.
 
-A program stays on its multiprocessor and has three parts that run beside each other. One warp asks the tensor memory
+A program stays on its multiprocessor and has three parts that run concurrently. One warp asks the tensor memory
 accelerator for the next blocks of both operands, as long as there is a free place for them. Two groups of four warps
 take turns at tiles of the output: while one multiplies, the other is at the bias, activation and stores of its own
 ("ping-pong"). A group's turn begins when the other has asked for its last product.
@@ -258,7 +258,7 @@ def multiply_blocks(
             inside = column + gl.arange(0, part_width, across)
             place_of_part = staged.index(which * PARTS + part)
             if ADD:
-                # First: behind the sums' own factors it would take more registers than there are.
+                # First: after the sums' own factors it would take more registers than there are.
                 residual = place_of_part.load(part_layout).to(gl.float32)
                 if DEFERRED:
                     residual = residual * factor[:, None] + shift[:, None]

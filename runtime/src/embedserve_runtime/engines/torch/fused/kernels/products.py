@@ -1,5 +1,5 @@
 """A matrix product of many rows with bias and activation in its epilogue, on the tensor memory accelerator (Hopper and
-later). It is persistent: a program walks over tiles, so that the epilogue of one runs beside the loads of the next.
+later). It is persistent: a program walks over tiles, so that the epilogue of one overlaps the loads of the next.
 """
 
 import triton
