@@ -99,7 +99,7 @@ class LeaseSettings:
         return f"{self.name}-pod-calls"
 
     @property
-    def attempt(self) -> float:
+    def attempt_timeout(self) -> float:
         """The longest time that one renewal may take, so that after a dead connection a new one can be tried."""
         return self.deadline / 2
 
@@ -181,9 +181,9 @@ class RunSettings:
     request_timeout: float = 20.0
     """Longest time of one API request, in seconds."""
     message_timeout: float = 5.0
-    """Longest time, in seconds, that a pod may take to receive what the service's name stands for."""
+    """Longest time, in seconds, that a pod may take to receive which vector space the service has switched to."""
     check_timeout: float = 60.0
-    """Longest time, in seconds, that a pod may take to prove its vectors."""
+    """Longest time, in seconds, that the self-check of a pod may take."""
     backoff_first: float = 1.0
     """Pause in seconds after the first failed pass over a resource; each further failure doubles it."""
     backoff_limit: float = 60.0

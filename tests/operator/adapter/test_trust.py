@@ -27,12 +27,12 @@ def test_who_speaks_for_the_api_server_is_what_its_config_map_says() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": json.dumps(["proxy"])}
     rules = read_client_rules(ConfigMap.parse({"data": data}))
     assert rules is not None
-    assert rules.admits("proxy")
-    assert not rules.admits("somebody")
-    assert not rules.admits(None)
+    assert rules.allows("proxy")
+    assert not rules.allows("somebody")
+    assert not rules.allows(None)
     anyone = read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "[]"}}))
     assert anyone is not None
-    assert anyone.admits("somebody")
+    assert anyone.allows("somebody")
     assert read_client_rules(ConfigMap.parse(None)) is None
     assert (
         read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "proxy"}})) is None

@@ -31,7 +31,7 @@ def watch() -> tuple[ClusterWatch, ObjectCache]:
         objects.put(RESOURCE, {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}})
     found = ClusterWatch(ClusterCache(watches_nodes=True), PlacementIndex(objects, SETTINGS))
     for one in (CPU_NODE, GPU_NODE):
-        found.notice(NODE, one, is_gone=False)
+        found.handle_event(NODE, one, is_gone=False)
     return found, objects
 
 
@@ -50,7 +50,7 @@ CPU_NODE, GPU_NODE = node("plain"), node("h100", gpus=8)
 
 def changed(received: dict[str, Any], *, is_gone: bool = False, kind: str = NODE) -> set[str]:
     """The services that are looked at again."""
-    return {key.name for key in watch()[0].notice(kind, received, is_gone=is_gone)}
+    return {key.name for key in watch()[0].handle_event(kind, received, is_gone=is_gone)}
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,7 @@ def test_what_a_spec_asks_for_counts_from_its_change_on() -> None:
     found, objects = watch()
     again = resource(hub_spec(pod={"nodeSelector": {"pool": "web"}}), name="pool", generation=2)
     objects.put(RESOURCE, {**again, "metadata": {**again["metadata"], "uid": "uid-pool"}})
-    assert found.notice(NODE, node("plain", pool="search"), is_gone=False) == []
-    assert [key.name for key in found.notice(NODE, node("plain", pool="web"), is_gone=False)] == ["pool"]
+    assert found.handle_event(NODE, node("plain", pool="search"), is_gone=False) == []
+    assert [key.name for key in found.handle_event(NODE, node("plain", pool="web"), is_gone=False)] == [
+        "pool"
+    ]

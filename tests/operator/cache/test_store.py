@@ -147,9 +147,9 @@ def test_of_a_child_all_but_the_managers_of_its_fields_is_kept() -> None:
 def test_a_version_that_is_known_needs_no_look_and_a_newer_one_does() -> None:
     store = ObjectCache()
     store.put("Deployment", deployment("5"))
-    assert [store.knows("Deployment", deployment(version)) for version in ("4", "5", "6")] == [
+    assert [store.has_seen("Deployment", deployment(version)) for version in ("4", "5", "6")] == [
         True,
         True,
         False,
     ]
-    assert not store.knows("Deployment", deployment("5", "another"))
+    assert not store.has_seen("Deployment", deployment("5", "another"))

@@ -186,13 +186,13 @@ async def test_who_may_no_longer_lead_reads_and_tries_for_the_lease_and_writes_n
     async with KubeClient(request_timeout=5) as kube:
         unhurried = LeaseSettings(namespace="system", deadline=600.0)
         first = LeaderElector(kube, unhurried, Candidate("first"), CLOCK)
-        kube.write_only_while(first.is_leader)
+        kube.restrict_writes(first.is_leader)
         with pytest.raises(UnavailableError, match="may no longer lead"):
             await kube.apply(MANIFEST, force=False)
         await first.acquire()
         server.answer = ready
         await kube.apply(MANIFEST, force=False)
-        kube.write_only_while(lambda: False)
+        kube.restrict_writes(lambda: False)
         await kube.get("search", ChildRef("Service", "docs"))
         with pytest.raises(UnavailableError, match="may no longer lead"):
             await kube.create(MANIFEST)

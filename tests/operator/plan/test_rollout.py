@@ -18,7 +18,7 @@ from embedserve_operator.plan.rollout_cases import (
 )
 
 READY = RolloutFacts(
-    policy="BlueGreen", serving="Alive", space="Other", desired="Proved", has_replicas=True, is_held=False
+    policy="BlueGreen", serving="Alive", space="Other", desired="Verified", has_replicas=True, is_held=False
 )
 ALL_FACTS = [
     RolloutFacts(*values)
@@ -52,16 +52,16 @@ def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> Non
     elif facts.serving == "Unused" or facts.policy == "InPlace":
         assert state == "Done", "nothing was served, or the user gives it up"
     elif state == "Done":
-        assert facts.desired == "Proved", "no answer of a space that was not proved"
+        assert facts.desired == "Verified", "no answer of a space that was not proved"
         assert facts.has_replicas, "without pods nothing is proved"
         assert facts.space == "Same" or not facts.is_held, "hold is the user's word"
         assert not (may_refuse and facts.space == "Other")
     elif state == "Held":
-        assert facts.desired == "Proved", "a held space is ready at its own name"
+        assert facts.desired == "Verified", "a held space is ready at its own name"
         assert facts.is_held
         assert facts.space != "Same", "the same vectors are not held back"
     else:
-        assert facts.desired != "Proved" or not facts.has_replicas, "what is proved waits for nothing"
+        assert facts.desired != "Verified" or not facts.has_replicas, "what is proved waits for nothing"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from embedserve_operator.adapter.selectors import Selector, is_admitted
+from embedserve_operator.adapter.selectors import Selector, matches_selector
 
 _TYPE = b"# TYPE "
 
@@ -48,7 +48,7 @@ def read_page(content: bytes) -> MetricsPage:
 
 
 def read_gauge(page: MetricsPage, name: str, selector: Selector) -> float | None:
-    """Return the gauge, summed over the series that the selector admits; None when there is no such series, or
+    """Return the gauge, summed over the series that the selector matches; None when there is no such series, or
     when the value on the page is not a finite number.
     """
     text = page.gauges.get(name)
@@ -59,7 +59,7 @@ def read_gauge(page: MetricsPage, name: str, selector: Selector) -> float | None
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == name and is_admitted(selector, sample.labels)
+            if sample.name == name and matches_selector(selector, sample.labels)
         ]
     except ValueError:
         return None

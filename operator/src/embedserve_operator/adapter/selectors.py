@@ -28,7 +28,7 @@ class Requirement:
     operator: Operator
     values: frozenset[str] = frozenset()
 
-    def admits(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether labels meet the term, as the API server sees it: a missing label is not in any set,
         and so meets `notin`.
         """
@@ -53,9 +53,9 @@ def parse_selector(text: str) -> Selector:
     return tuple(_parse_requirement(term.strip()) for term in _BETWEEN.split(text))
 
 
-def is_admitted(selector: Selector, labels: Mapping[str, str]) -> bool:
+def matches_selector(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Return whether labels meet every term."""
-    return all(requirement.admits(labels) for requirement in selector)
+    return all(requirement.matches(labels) for requirement in selector)
 
 
 def _parse_requirement(term: str) -> Requirement:

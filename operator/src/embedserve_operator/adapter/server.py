@@ -42,7 +42,7 @@ class PodLister(Protocol):
     """Lists the pods that exist."""
 
     def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
-        """Yield the pods of a namespace that a label selector admits, as they are now, some at a time."""
+        """Yield the pods of a namespace that a label selector matches, as they are now, some at a time."""
 
 
 class MetricsApi:
@@ -84,7 +84,7 @@ class FrontProxyAuthenticator:
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         name = read_common_name(transport.get_extra_info("peercert")) if transport is not None else None
-        if self.rules is None or not self.rules.admits(name):
+        if self.rules is None or not self.rules.allows(name):
             log.warning("a client with the certificate of %s was turned away", name)
             return _build_error_response(
                 HTTPStatus.UNAUTHORIZED, "Unauthorized", "this is not the API server's certificate"

@@ -25,9 +25,9 @@ class ClientRules:
     authority: str
     """PEM of the authority that signs their certificates."""
     names: frozenset[str]
-    """Common names of their certificates; empty admits any name."""
+    """Common names of their certificates; empty allows any name."""
 
-    def admits(self, common_name: str | None) -> bool:
+    def allows(self, common_name: str | None) -> bool:
         """Return whether a client whose certificate the authority has signed may ask."""
         return not self.names or common_name in self.names
 

@@ -1,5 +1,5 @@
-"""This module talks to pods at their management port: it tells them what the service's name stands for, has
-them prove their vectors, and asks for the progress of a fetch.
+"""This module talks to pods at their management port: it tells them which vector space the service has switched to, has
+them check their own vectors, and asks for the progress of a fetch.
 
 What has passed is remembered for each run of a container, since a restarted one has forgotten it. A new
 operator knows nothing and sends everything again, which changes nothing where it was so already.
@@ -70,7 +70,7 @@ class PodClient:
         """Sign all calls from now on."""
         self._signer = signer
 
-    def call_only_while(self, may_call: Callable[[], bool]) -> None:
+    def restrict_calls(self, may_call: Callable[[], bool]) -> None:
         """Call no pod while `may_call` returns False."""
         self._may_call = may_call
 
@@ -95,7 +95,7 @@ class PodClient:
         return "All" if all(await asyncio.gather(*others)) else "Enough"
 
     async def run_self_checks(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> bool:
-        """Have the pods prove their vectors; return False where one did not pass and is to be asked again."""
+        """Run the self-checks of pods; return False where one did not pass and is to be repeated."""
         return all(await asyncio.gather(*(self._run_self_check(key, request.pod) for request in requests)))
 
     async def refresh_progress(self, key: ObjectKey, fetching_pods: Sequence[FetchingPod]) -> bool:

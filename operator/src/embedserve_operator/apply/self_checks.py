@@ -25,7 +25,7 @@ _MAX_PAUSE_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Attempts:
-    """Counts the attempts to have one run of a pod prove its vectors."""
+    """Counts the self-checks of one run of a pod."""
 
     is_running: bool = False
     failures: int = 0
@@ -34,7 +34,7 @@ class _Attempts:
 
 
 class SelfCheckRunner:
-    """Has pods prove their vectors; a pod that did not is asked again after a pause that doubles."""
+    """Runs the self-checks of pods; a check that did not pass is repeated after a pause that doubles."""
 
     def __init__(self, pod_client: PodClient, queue: WorkQueue[ObjectKey]) -> None:
         self._pod_client = pod_client
@@ -48,7 +48,7 @@ class SelfCheckRunner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def request(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> None:
-        """Have these pods of a resource prove their vectors, and no others; each answer leads to a pass."""
+        """Request the self-checks of these pods of a resource, and of no others; each result leads to a pass."""
         known = self._attempts.get(key, {})
         wanted = {request.pod.run_id: request for request in requests}
         self._attempts[key] = {

@@ -17,7 +17,7 @@ class ClusterWatch:
         self._cluster = cluster
         self._placements = placements
 
-    def notice(self, kind: str, received: Received, *, is_gone: bool) -> list[ObjectKey]:
+    def handle_event(self, kind: str, received: Received, *, is_gone: bool) -> list[ObjectKey]:
         """Take in an event; return the resources that it concerns."""
         name = Object.parse(received).metadata.name
         before = self._cluster.find_node(name)

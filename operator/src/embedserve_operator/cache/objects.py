@@ -56,7 +56,7 @@ class ObjectCache:
             )
         return key
 
-    def knows(self, kind: str, received: Received) -> bool:
+    def has_seen(self, kind: str, received: Received) -> bool:
         """Return whether this version of an object is known, or a newer one."""
         metadata = Object.parse(received).metadata
         known = self._objects[kind].get(_build_index_key(kind, metadata), {}).get(metadata.uid)

@@ -78,11 +78,11 @@ def _watch_kind(
     queue: WorkQueue[ObjectKey],
     relisted: asyncio.Event,
 ) -> None:
-    async def notice(event: kopf.RawEvent, **_: Any) -> None:
+    async def handle_event(event: kopf.RawEvent, **_: Any) -> None:
         received = event["object"]
         if event["type"] is None:
             relisted.set()
-            if objects.knows(kind, received):
+            if objects.has_seen(kind, received):
                 return
         if event["type"] == "DELETED":
             objects.drop(kind, received)
@@ -91,22 +91,22 @@ def _watch_kind(
         for key in objects.find_concerned(kind, received):
             queue.add(key)
 
-    _register(kind, registry, notice)
+    _register(kind, registry, handle_event)
 
 
 def _watch_cluster_kind(
     kind: str, registry: kopf.OperatorRegistry, cluster_watch: ClusterWatch, queue: WorkQueue[ObjectKey]
 ) -> None:
-    async def notice(event: kopf.RawEvent, **_: Any) -> None:
-        for key in cluster_watch.notice(kind, event["object"], is_gone=event["type"] == "DELETED"):
+    async def handle_event(event: kopf.RawEvent, **_: Any) -> None:
+        for key in cluster_watch.handle_event(kind, event["object"], is_gone=event["type"] == "DELETED"):
             # Events of nodes are handled after those of services.
             queue.add_low_priority(key)
 
-    _register(kind, registry, notice)
+    _register(kind, registry, handle_event)
 
 
-def _register(kind: str, registry: kopf.OperatorRegistry, notice: Any) -> None:
-    kopf.on.event(*_build_selector(kind), id=f"notice-{kind.lower()}", registry=registry)(notice)
+def _register(kind: str, registry: kopf.OperatorRegistry, handle_event: Any) -> None:
+    kopf.on.event(*_build_selector(kind), id=f"notice-{kind.lower()}", registry=registry)(handle_event)
 
 
 def _build_selector(kind: str) -> tuple[str, str, str]:

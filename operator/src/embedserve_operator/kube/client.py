@@ -58,11 +58,11 @@ class KubeClient:
         self._namespaces = namespaces
         self._may_write: Callable[[], bool] = lambda: True
 
-    def limit_to(self, namespaces: tuple[str, ...]) -> None:
+    def restrict_to_namespaces(self, namespaces: tuple[str, ...]) -> None:
         """List objects of these namespaces only; none stands for all that there are."""
         self._namespaces = namespaces
 
-    def write_only_while(self, may_write: Callable[[], bool]) -> None:
+    def restrict_writes(self, may_write: Callable[[], bool]) -> None:
         """Refuse every write except those of Leases while `may_write` returns False; they raise
         UnavailableError.
         """
@@ -210,7 +210,7 @@ class KubeClient:
         await self._send(ApiRequest("GET", API_KINDS[kind].path(namespace), query={"limit": "1"}))
 
     async def list_pod_pages(self, namespace: str, selector: str) -> AsyncIterator[tuple[Received, ...]]:
-        """Yield the pods of a namespace that a label selector admits, as they are now, about a hundred at a
+        """Yield the pods of a namespace that a label selector matches, as they are now, about a hundred at a
         time.
         """
         async for page in self._list_pages(API_KINDS[POD].path(namespace), {"labelSelector": selector}):

@@ -42,7 +42,7 @@ FOLLOWED = "embedserve.dev/followed"
 model, and the settings of the manifest up to which the Deployment has followed it.
 """
 REPLACED_AT = "embedserve.dev/replaced-at"
-"""Annotation on Deployments of earlier models: when another one took the service's name."""
+"""Annotation on Deployments of earlier models: when the Service switched to another one."""
 MODEL_BYTES = "embedserve.dev/model-bytes"
 """Annotation on Deployments: the size of the model's files that the pod template was made for."""
 TEMPLATE_HASH = "embedserve.dev/template"

@@ -36,8 +36,8 @@ def find_worst_failure(
     return found[0] if found else None
 
 
-def explain_lack_of_room(failure: Failure | None, rollout: Rollout) -> Failure | None:
-    """Describe a lack of room next to another model as a choice that the user has.
+def describe_insufficient_room(failure: Failure | None, rollout: Rollout) -> Failure | None:
+    """Describe insufficient room for a second model as a choice that the user has.
 
     Nothing is taken down unasked.
     """

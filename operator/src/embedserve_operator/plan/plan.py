@@ -63,7 +63,7 @@ class ReplicasHandOver:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementTime:
-    """Says what is to be written on a Deployment about the time at which another model took the service's name."""
+    """Holds the annotation of a Deployment with the time at which the Service switched to another model."""
 
     deployment: str
     replaced_at: str | None
@@ -72,17 +72,17 @@ class ReplacementTime:
 
 @dataclass(frozen=True, slots=True)
 class PodMessage:
-    """Tells a pod which vector space the service's name stands for."""
+    """Tells a pod which vector space the service has switched to."""
 
     pod: PodState
     space: str
     is_required: bool
-    """Whether nothing may be written before the pod knows."""
+    """Whether nothing may be written before the pod has received it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelfCheckRequest:
-    """Asks a pod to prove its vectors."""
+    """Requests the self-check of a pod."""
 
     pod: PodState
 

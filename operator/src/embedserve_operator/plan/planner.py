@@ -18,7 +18,11 @@ from embedserve_operator.plan.refused_change import keep_served_model
 from embedserve_operator.plan.replacement_times import plan_replacement_times
 from embedserve_operator.plan.revision_build import build_revision, build_serving
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
-from embedserve_operator.plan.scaling import plan_frozen_replicas, plan_hand_over, plan_serving_hand_over
+from embedserve_operator.plan.scaling import (
+    plan_frozen_replicas,
+    plan_replica_handover,
+    plan_serving_replica_handover,
+)
 from embedserve_operator.plan.serving_status import build_rollout_status, keep_published_status
 from embedserve_operator.plan.status_report import build_status_report
 from embedserve_operator.settings import RenderSettings
@@ -94,10 +98,10 @@ def _plan_hand_overs(evaluation: Evaluation) -> tuple[ReplicasHandOver, ...]:
     """Return the numbers of pods to claim."""
     observed, spec, rollout = evaluation.observed, evaluation.spec, evaluation.rollout
     serving, preparation = evaluation.serving, evaluation.build.preparation
-    found = [plan_hand_over(observed, spec, rollout) if preparation.can_serve else None]
+    found = [plan_replica_handover(observed, spec, rollout) if preparation.can_serve else None]
     frozen = [one.previous.revision for one in rollout.retained]
     if serving is not None:
-        found.append(plan_serving_hand_over(observed, serving.spec, rollout.serving))
+        found.append(plan_serving_replica_handover(observed, serving.spec, rollout.serving))
     elif rollout.is_waiting and not (rollout.is_serving_broken or preparation.must_clear):
         frozen.append(rollout.serving)
     found += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]

@@ -45,8 +45,8 @@ def _has_several_models(observed: ObservedState, rollout: Rollout) -> bool:
 def plan_self_checks(
     observed: ObservedState, rollout: Rollout, desired: DesiredRevision
 ) -> tuple[SelfCheckRequest, ...]:
-    """Return the pods that have to prove their vectors before they take over, and of those that serve one of each
-    template that has not said what computes them.
+    """Return the pods whose self-check must pass before they take over, and of those that serve one of each
+    template that has not reported its precision.
     """
     if not rollout.is_waiting:
         return _plan_first_checks(observed, rollout.serving)

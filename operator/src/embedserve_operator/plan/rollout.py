@@ -1,6 +1,6 @@
 """This module decides which revision serves: it plans the switch from an old model to a new one.
 
-The Service keeps pointing at the old revision until the new one is complete and has proved its vectors, and
+The Service keeps pointing at the old revision until the new one is complete and its vectors are verified, and
 then switches in one write. A new model that cannot start takes nothing away.
 """
 
@@ -61,7 +61,7 @@ class Rollout:
     @property
     def is_done(self) -> bool:
         """Whether everything is as the manifest asks."""
-        # Where no pod should run, nothing more is to be proved for now.
+        # Where no pod should run, nothing more can be verified for now.
         return self.is_complete and (self.state in ("Done", "Held") or not self.has_replicas)
 
 
@@ -115,7 +115,7 @@ def _decide_state(
     policy = spec.rollout.on_new_vector_space
     readiness: Readiness = "Complete" if complete else "Incomplete"
     if complete and desired.replicas > 0 and _is_verified(observed, desired):
-        readiness = "Proved"
+        readiness = "Verified"
     return decide_rollout(
         RolloutFacts(
             # On a volume that one pod can mount, the old pods have to stop first.

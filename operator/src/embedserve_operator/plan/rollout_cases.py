@@ -24,10 +24,10 @@ have been served, and it does not recover by itself. Unused: it has never made v
 SpaceChange = Literal["Same", "Other", "Unknown"]
 """Whether the desired revision makes the vector space that is served now; Unknown while one of the two is not known."""
 
-Readiness = Literal["Incomplete", "Complete", "Proved"]
+Readiness = Literal["Incomplete", "Complete", "Verified"]
 """Progress of the desired revision.
 
-Complete: all its pods are ready. Proved: all of them have passed the check of their vectors, and the Service of their
+Complete: all its pods are ready. Verified: all of them have passed the check of their vectors, and the Service of their
 vector space exists.
 """
 

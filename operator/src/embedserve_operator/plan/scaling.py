@@ -72,7 +72,7 @@ def choose_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revisio
     return _choose_first_replicas(observed, spec, revision)
 
 
-def plan_hand_over(
+def plan_replica_handover(
     observed: ObservedState, spec: EmbeddingServiceSpec, rollout: Rollout
 ) -> ReplicasHandOver | None:
     """Return the number to claim for the autoscaler; None when it has been claimed, or when there is no
@@ -93,7 +93,7 @@ def plan_hand_over(
     return ReplicasHandOver(name, follows) if follows > deployment.desired_replicas else None
 
 
-def plan_serving_hand_over(
+def plan_serving_replica_handover(
     observed: ObservedState, spec: EmbeddingServiceSpec, serving: str
 ) -> ReplicasHandOver | None:
     """Return the number to claim for the autoscaler of the revision that serves meanwhile, whose manifest is `spec`."""

@@ -24,7 +24,7 @@ MAX_COMPUTES = 10
 
 @dataclass(frozen=True, slots=True)
 class PreviousVectorSpace:
-    """Describes a vector space that had the service's name before. Times are seconds since 1970."""
+    """Describes a vector space that was served before. Times are seconds since 1970."""
 
     space: str
     revision: str
@@ -90,10 +90,14 @@ def find_dimensions(observed: ObservedState, revision: str) -> int | None:
     return report.dimensions if report is not None else None
 
 
-def find_compute(observed: ObservedState, revision: str) -> tuple[str, ...]:
-    """Return what computes the vectors of a revision, as its pods report it, each one once."""
+def find_compute_precisions(observed: ObservedState, revision: str) -> tuple[str, ...]:
+    """Return the precisions that a revision computes its vectors in, as its pods report them, each once."""
     checks = [pod.self_check for pod in observed.list_pods(revision) if pod.phase == "Ready"]
-    found = {check.compute for check in checks if check is not None and check.compute is not None}
+    found = {
+        check.compute_precision
+        for check in checks
+        if check is not None and check.compute_precision is not None
+    }
     return tuple(sorted(found))[:MAX_COMPUTES]
 
 
@@ -107,7 +111,7 @@ def find_min_cosine(observed: ObservedState, revision: str) -> float | None:
 
 
 def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:
-    """Return the previous vector spaces, the latest first, once `serving` has the service's name."""
+    """Return the previous vector spaces, the latest first, once the Service selects `serving`."""
     now = find_vector_space(observed, serving)
     published = {one.space: one for one in _find_published_spaces(observed, serving, now)}
     found = published | {

@@ -196,7 +196,7 @@ class LeaderElector:
             if left <= 0:
                 raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
             if self._candidate.is_alive():
-                await self._try_to_hold(min(self._settings.attempt, left))
+                await self._try_to_hold(min(self._settings.attempt_timeout, left))
             else:
                 log.error("the Lease is not renewed: the operator hangs")
             if self._seen is not None and self._seen.lease is not None and not self._is_holder(self._seen):
@@ -214,7 +214,7 @@ class LeaderElector:
         lease = build_lease(seen.lease, self._settings, "", self._now(), "renew")
         lease["spec"]["leaseDurationSeconds"] = 1
         try:
-            async with asyncio.timeout(self._settings.attempt):
+            async with asyncio.timeout(self._settings.attempt_timeout):
                 await self._kube.replace_lease(self._settings.namespace, lease)
         except (ApiError, TimeoutError) as error:
             log.info("the Lease was not given back and runs out by itself: %s", error)

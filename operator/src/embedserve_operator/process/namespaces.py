@@ -37,7 +37,7 @@ class WatchedNamespaces:
                 log.error("namespace %s is not watched, the others are: %s", name, refusal)
         self._left_out = tuple(name for name in self.watched if name not in readable)
         self.watched = readable
-        self._kube.limit_to(readable)
+        self._kube.restrict_to_namespaces(readable)
 
     async def run(self, interval: float) -> None:
         """Look every `interval` seconds for namespaces that could not be watched and now can; ends only with

@@ -88,8 +88,8 @@ async def run_operator(settings: RunSettings) -> int:
                 request_timeout=settings.request_timeout,
             ) as elector,
         ):
-            kube.write_only_while(elector.is_leader)
-            pod_client.call_only_while(elector.is_leader)
+            kube.restrict_writes(elector.is_leader)
+            pod_client.restrict_calls(elector.is_leader)
             metrics.watch_value("leader", elector.is_leader)
             if not await _run_unless_stopped(stop, elector.acquire()):
                 return 0

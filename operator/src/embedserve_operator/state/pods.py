@@ -11,7 +11,7 @@ from embedserve_operator.state.models import ModelReport
 
 @dataclass(frozen=True, slots=True)
 class SelfCheckResult:
-    """Holds what a pod answered when it was asked to prove its vectors."""
+    """Holds the result of a pod's self-check of its vectors."""
 
     space: str | None
     """Identity of the vector space of the pod; None when the pod could not be asked."""
@@ -56,7 +56,7 @@ class PodReplies(NamedTuple):
 
     self_check: SelfCheckResult | None = None
     announced_space: str | None = None
-    """The vector space of the service's name that the pod was told."""
+    """The vector space that the pod was told that the service has switched to."""
     progress: FetchProgress | None = None
 
 

@@ -41,7 +41,7 @@ class DeploymentState:
     own again, None where it never asked for another.
     """
     replaced_at: str = ""
-    """When another model took the service's name from this one; empty where none did."""
+    """When the Service switched from this model to another one; empty if it did not."""
     report: ModelReport | None = None
     """What a Job reported about the model, as its pod template says."""
     model_bytes: int | None = None

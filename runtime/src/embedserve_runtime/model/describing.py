@@ -194,7 +194,9 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
     return (replace(graph, origin=origin) if origin else digest_graph(graph)), layers
 
 
-def _open_export(source: CardSource, folder: str, without: UnsupportedArchitecture) -> tuple[ExportOrigin, str]:
+def _open_export(
+    source: CardSource, folder: str, without: UnsupportedArchitecture
+) -> tuple[ExportOrigin, str]:
     """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
     if isinstance(without, UnsupportedInputs):
