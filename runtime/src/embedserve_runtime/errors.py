@@ -99,7 +99,7 @@ class UnsupportedArchitecture(ModelError):
 
 
 class UnsupportedInputs(UnsupportedArchitecture):
-    """A model that reads more than text, of which no export makes one that is served."""
+    """The model reads more than text, so that no export of it can be served."""
 
 
 class HashMismatch(ModelError):

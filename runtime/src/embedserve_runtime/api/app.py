@@ -50,7 +50,7 @@ _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}
 
 
 def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
-    """The application of the serving ports. Where no management port carries probes and metrics, this one does."""
+    """Create the application of the serving ports, with probes and metrics unless a management port has them."""
     app: FastAPI = FastAPIOffline(
         title="Embedserve",
         version=tei.VERSION,
@@ -73,7 +73,7 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
 def create_management_app(
     context: ServerContext, set_current: Callable[[str], None], operator_calls: OperatorCalls
 ) -> FastAPI:
-    """The application of the management port.
+    """Create the application of the management port.
 
     set_current: sets in all front ends which vector space the service's name stands for. operator_calls: says who may.
     """

@@ -16,7 +16,10 @@ N = TypeVar("N", int, float)
 
 
 class Flag(NamedTuple):
-    """A flag for one setting. setting: its group and its name."""
+    """A command-line flag for one setting.
+
+    setting: its group and its name.
+    """
 
     name: str
     setting: tuple[str, str]

@@ -1,4 +1,4 @@
-"""A float32 graph as `engines.onnx.graph` writes it, rewritten to another precision.
+"""Rewrites a float32 graph, as `engines.onnx.graph` writes it, to another precision.
 
 The graph lies in a folder with its weights in a file next to it. Weights are read, changed and written one by one, so
 that a model need not be in memory twice.

@@ -1,4 +1,4 @@
-"""A packed graph as an ONNX file with the usual inputs and outputs, for other programs and for `model.onnx_file`.
+"""Writes a packed graph as an ONNX file with the usual inputs and outputs, for other programs and `model.onnx_file`.
 
 In front of the graph the tokens of a padded batch are packed, one group of attention a sequence; after it they are
 laid out again, pooled, put through the model's dense layers or its classifier. The weights stay in the file that the

@@ -105,7 +105,7 @@ def _copy_read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class StaticRunner:
-    """A table in memory, in the dtype in which it is stored.
+    """Runs a static model: a table in memory, in the dtype in which it is stored.
 
     Products and sums are those of model2vec, bit for bit. Ids from `vocabulary` on stand for nothing.
     """

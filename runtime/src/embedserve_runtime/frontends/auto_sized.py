@@ -1,4 +1,5 @@
-"""A front end whose processes are counted once the model has been measured: until then this process answers."""
+"""Runs a front end whose number of processes is chosen once the model has been measured; until then this process
+answers."""
 
 from __future__ import annotations
 

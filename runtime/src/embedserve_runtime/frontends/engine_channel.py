@@ -46,7 +46,8 @@ MAX_MISSED_HEARTBEATS_AT_WORK = 45
 
 
 class EngineChannel:
-    """A ROUTER socket for all front ends of a server. Also the dispatcher's observer, which passes on to `observer`."""
+    """The ROUTER socket of the engine, for all front ends of a server. Also the dispatcher's observer, which passes on
+    to `observer`."""
 
     def __init__(self, observer: Observer, metrics_page: Callable[[], bytes]) -> None:
         """Listens, in a folder that only this user can enter. Raises FrontEndFailure."""
@@ -102,7 +103,7 @@ class EngineChannel:
                 self._socket.send([peer.identity, *parts])
 
     def close(self) -> None:
-        """No front end is there any more."""
+        """Close the socket after the last front end has ended."""
         self._socket.close()
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)

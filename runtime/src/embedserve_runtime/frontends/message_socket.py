@@ -1,4 +1,4 @@
-"""A ZeroMQ socket on the event loop: a callback for each message that comes in, and sending that never waits.
+"""Wraps a ZeroMQ socket on the event loop: a callback for each message that arrives, and sends that never wait.
 
 Nothing here ever stops reading, and no high-water mark drops a message or blocks its sender: two ends that stop reading
 until the other one reads would wait for each other for ever. What bounds the memory is admission: a front end holds no

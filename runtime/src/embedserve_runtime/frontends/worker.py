@@ -1,4 +1,4 @@
-"""A front-end process: `python -m embedserve_runtime.frontends.worker ADDRESS IDENTITY MEMORY SERVING [PINNED]`.
+"""Runs a front-end process: `python -m embedserve_runtime.frontends.worker ADDRESS IDENTITY MEMORY SERVICE [SPACE]`.
 
 ADDRESS and IDENTITY are those of ZeroMQ, the others are file descriptors.
 It lives as long as the process that has started it, which holds the other end of its standard input. It ignores

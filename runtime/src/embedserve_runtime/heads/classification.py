@@ -22,7 +22,7 @@ ScoreArray = NDArray[np.float32] | NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedClassifierHead:
-    """A classifier with its tensors: (tokens, hidden) to logits (sequences, labels), float32."""
+    """A classifier with its tensors, from (tokens, hidden) to logits (sequences, labels), float32."""
 
     head: ClassifierHead
     layers: Sequence[HeadLayerWeights]

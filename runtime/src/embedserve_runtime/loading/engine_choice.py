@@ -16,7 +16,8 @@ HALF = frozenset({"float16", "bfloat16"})
 
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
-    """Name of the engine: the one asked for, else the first that can. Raises UnsupportedArchitecture with reasons."""
+    """Choose an engine by its name: the one asked for, else the first that can. Raises UnsupportedArchitecture with
+    reasons."""
     if settings.kind == "static":
         raise UnsupportedArchitecture(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"

@@ -108,7 +108,7 @@ def _load_fallback_runner(
 
 
 def load_runner(config: RuntimeConfig) -> Runner:
-    """The first of `load_runners`, for who needs no more."""
+    """Load the first of `load_runners`, for callers that need no more."""
     return load_runners(config)[0]
 
 
@@ -144,7 +144,7 @@ def _describe_parity(variant: Variant) -> MeasuredParity | None:
 
 
 def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
-    """What would be run out of the store. Raises UnsupportedArchitecture."""
+    """Choose the variant that would be run out of the store. Raises UnsupportedArchitecture."""
     if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
         return None
     artifact, asked = None, config.engine.precision

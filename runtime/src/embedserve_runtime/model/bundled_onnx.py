@@ -71,7 +71,7 @@ class _TokenizerConfig(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class BundledOnnx:
-    """A file and how it is run.
+    """A bundled ONNX file, and how it is run.
 
     inputs: what it is fed. hidden: the output (batch, tokens, size); None where the graph keeps it.
     rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
@@ -207,7 +207,7 @@ def read_graph_config(files: ModelFiles) -> GraphConfig:
 
 
 def describe_graph_encoder(files: ModelFiles, graph: BundledOnnx) -> Encoder:
-    """The sizes, as an encoder without layers."""
+    """Describe the sizes of a graph, as an encoder without layers."""
     config = read_graph_config(files)
     has_types = any(value.name == "token_type_ids" for value in graph.inputs)
     return Encoder(
@@ -263,7 +263,7 @@ def _find_token_weights(outputs: Sequence[Value]) -> str | None:
 
 
 def describe_graph_weights(files: ModelFiles, encoder: Encoder) -> LexicalHead:
-    """What is made of the weights of a graph: those of special tokens are dropped. Raises ModelInvalid."""
+    """Describe the head of a graph's token weights: those of special tokens are dropped. Raises ModelInvalid."""
     return LexicalHead((), read_placeholder_ids(files), encoder.embeddings.vocabulary)
 
 

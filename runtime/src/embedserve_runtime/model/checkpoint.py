@@ -100,7 +100,7 @@ class Checkpoint:
         self._read.add(name)
 
     def read_tensor(self, name: str) -> NDArray[np.generic]:
-        """The tensor as stored, its own dtype (bfloat16 as ml_dtypes' bfloat16)."""
+        """Read a tensor as stored, in its own dtype (bfloat16 is that of ml_dtypes)."""
         self._read.add(name)
         if name in self._pickled:
             return self._pickled[name]
@@ -124,7 +124,7 @@ class Checkpoint:
         return values
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, of which nothing else is read."""
+        """Read the shape of a tensor, and nothing else of it."""
         if name in self._pickled:
             return self._pickled[name].shape
         with safe_open(self._file_of[name], framework="np") as tensors:
@@ -195,7 +195,7 @@ class Weights:
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
 
     def read_tensor(self, parameter: str) -> NDArray[np.generic]:
-        """The parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
+        """Read a parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
         source = self._source_of[parameter]
         tensor = self._checkpoint.read_tensor(source.tensor)
         if source.transpose:
@@ -212,7 +212,7 @@ class Weights:
         return tensor
 
     def read_float32(self, parameter: str) -> FloatArray:
-        """The parameter as float32."""
+        """Read a parameter as float32."""
         return self.read_tensor(parameter).astype(np.float32, copy=False)
 
     def read_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:

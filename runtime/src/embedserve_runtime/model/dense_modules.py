@@ -32,7 +32,7 @@ DENSE_ACTIVATIONS = {
 
 
 class ModuleEntry(FileModel):
-    """A line of modules.json."""
+    """An entry of modules.json."""
 
     idx: int
     path: str

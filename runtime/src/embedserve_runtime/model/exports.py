@@ -76,6 +76,9 @@ def export_name(origin: Mapping[str, str]) -> str:
 
 
 def find_export(root: Path, origin: Mapping[str, str]) -> Path | None:
-    """The file if it is in the store and whole. root: of the store."""
+    """Find the exported file, if it is in the store and complete.
+
+    root: of the store.
+    """
     folder = find_folder(root, KIND, export_name(origin))
     return None if folder is None else folder / EXPORT_FILE

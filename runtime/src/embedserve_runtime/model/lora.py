@@ -1,4 +1,4 @@
-"""A LoRA adapter next to the weights, as peft saves it: what it says, and which of its tensors changes which one.
+"""Reads a LoRA adapter next to the weights, as peft saves it: what it says, and which of its tensors changes which one.
 
 A weight W becomes W + scale * B A, where A is of shape (rank, in features) and B of (out features, rank); the table of
 an embedding becomes W + scale * (B A)^T. scale is alpha / rank, with `use_rslora` alpha / sqrt(rank). What

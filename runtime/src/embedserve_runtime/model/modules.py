@@ -178,7 +178,7 @@ class ModelLayout:
 
 
 def read_entries(files: ModelFiles) -> list[ModuleEntry]:
-    """The lines of modules.json in their order, none without the file. Raises ModelInvalid."""
+    """Read the entries of modules.json in their order, none without the file. Raises ModelInvalid."""
     entries = files.parse_if_there(MODULES_FILE, list[ModuleEntry], [])
     return sorted(entries, key=lambda entry: entry.idx)
 
@@ -311,7 +311,7 @@ def _read_direction(files: ModelFiles) -> Literal["left", "right"]:
 
 
 def read_tokenizer_length(files: ModelFiles) -> int | None:
-    """The tokens of a text that the tokenizer in `files` keeps, if it has a limit. Raises ModelInvalid."""
+    """Read how many tokens of a text the tokenizer in `files` keeps, if it has a limit. Raises ModelInvalid."""
     return _find_length_limit(_read_tokenizer_config(files))
 
 

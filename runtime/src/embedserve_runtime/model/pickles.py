@@ -30,7 +30,7 @@ def can_read() -> bool:
 
 
 def read_pickle(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Its tensors by name, mapped from the file where its format allows it. Raises ModelInvalid."""
+    """Read the tensors of a pickle by name, mapped from the file where its format allows it. Raises ModelInvalid."""
     import torch
 
     try:

@@ -86,7 +86,7 @@ class LayerTypesConfig(FileModel):
 
 
 def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions: int) -> Rotary:
-    """The positions that `settings` describe. Raises UnsupportedArchitecture or ModelInvalid naming `path`.
+    """Describe the rotary positions of `settings`. Raises UnsupportedArchitecture or ModelInvalid naming `path`.
 
     dimensions: of a head; max_positions: the longest sequence of the model.
     """

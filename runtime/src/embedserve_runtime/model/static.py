@@ -89,7 +89,7 @@ class StaticTable:
 
 
 def describe_table_encoder(family: str, dimensions: int, vocabulary: int, max_length: int) -> Encoder:
-    """The sizes of a table, as an encoder."""
+    """Describe the sizes of a table, as an encoder."""
     return Encoder(
         family=family,
         hidden_size=dimensions,
@@ -102,7 +102,9 @@ def describe_table_encoder(family: str, dimensions: int, vocabulary: int, max_le
 
 
 def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) -> StaticTable | None:
-    """The table of a folder; None where there is none. module: folder of the StaticEmbedding module.
+    """Read the table of a folder; None where there is none.
+
+    module: folder of the StaticEmbedding module.
 
     Raises ModelInvalid or ModelFileMissing.
     """
@@ -146,7 +148,7 @@ def _read_table(module_files: ModelFiles, tensor: str, tensors: Mapping[str, Ten
 
 
 def load_tokenizer(module_files: ModelFiles) -> Tokenizer:
-    """The tokenizer of the table in `module_files`. Raises ModelFileMissing or ModelInvalid."""
+    """Load the tokenizer of the table in `module_files`. Raises ModelFileMissing or ModelInvalid."""
     file = module_files.find(TOKENIZER_FILE)
     if file is None:
         raise ModelFileMissing(

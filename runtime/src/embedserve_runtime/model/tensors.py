@@ -22,7 +22,7 @@ NamedTensor = tuple[str, NDArray[np.generic]]
 
 
 class TensorReader(Protocol):
-    """A file or several with tensors by name: a `Checkpoint` or a `TorchFile`."""
+    """Reads tensors by name from one or several files: a `Checkpoint` or a `TorchFile`."""
 
     @property
     def names(self) -> frozenset[str]: ...

@@ -73,7 +73,7 @@ class _SpecialTokens(FileModel):
 
 
 def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
-    """The tokens of those names (`cls_token` and the like) that the tokenizer's files say. Raises ModelInvalid."""
+    """Read the tokens of those names (`cls_token` and the like) from the tokenizer's files. Raises ModelInvalid."""
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
         content = files.parse_if_there(file, _SpecialTokens, _SpecialTokens())
@@ -103,7 +103,7 @@ def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
 
 
 def read_token_ids(files: ModelFiles) -> Mapping[str, int]:
-    """The id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
+    """Read the id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
     content = files.parse(TOKENIZER_FILE, _TokenizerFile)
     vocabulary = content.model.vocab or {}
     if isinstance(vocabulary, list):

@@ -1,4 +1,4 @@
-"""A table with a weight for each token: sparse vectors without an encoder (SPLADE without inference).
+"""Reads a table with a weight for each token: sparse vectors without an encoder (SPLADE without inference).
 
 Source: SparseStaticEmbedding of sentence-transformers 6.2.
 """
@@ -44,7 +44,7 @@ class WordTable:
 
 
 def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTable:
-    """The table of a SparseStaticEmbedding module, by its folder.
+    """Read the table of a SparseStaticEmbedding module, by its folder.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
     """

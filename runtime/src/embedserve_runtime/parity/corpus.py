@@ -27,7 +27,7 @@ def read_calibration_texts() -> list[str]:
 
 
 def pair_texts(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Each text and the one after it, as query and document."""
+    """Pair each text with the one after it, as query and document."""
     return list(zip(texts, [*texts[1:], *texts[:1]], strict=True))
 
 

@@ -114,7 +114,7 @@ def _served_rate(measured: Measurement, concurrency: int) -> float:
 def measure_rate(
     run: Callable[[PackedBatch], object], texts: SampleTexts, *, concurrency: int, clock: Callable[[], float]
 ) -> float:
-    """Tokens per second of typical texts, as many at once as batches; the best of a few runs."""
+    """Measure the tokens per second of typical texts, as many at once as batches; the best of a few runs."""
     with _run_concurrently(run, concurrency, clock) as runs:
         return runs.best_rate(texts.fill(texts.length), math.inf)[0]
 

@@ -15,7 +15,7 @@ _MINUTE = 60.0
 
 
 class Client(Struct, frozen=True):
-    """A client that others are told apart from.
+    """A client, as it is told apart from others, with its limits.
 
     name: that of its API key, or what a gateway's header says; it is no secret. requests_per_minute, tokens_per_minute:
     what it may send to this process; None for no limit. is_part: whether this is a further part of a request that was

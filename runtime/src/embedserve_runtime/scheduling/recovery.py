@@ -1,4 +1,4 @@
-"""A batch that failed is run again in halves, until what the engine cannot take stands alone.
+"""Runs a failed batch again in halves, until the inputs that the engine cannot take are alone.
 
 One bad input among n costs some 2 log2(n) runs; an engine that fails on everything costs `MAX_RUNS`, about four
 times the batch's own work, and then all that is left fails.

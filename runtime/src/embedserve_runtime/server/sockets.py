@@ -26,7 +26,7 @@ class Ports(NamedTuple):
 
 
 def bind_ports(server: ServerSettings) -> list[Ports]:
-    """The sockets of each front end that the process starts with. Raises ConfigError."""
+    """Bind the sockets of each front end that the process starts with. Raises ConfigError."""
     count, grows = server.first_workers, server.http_workers == "auto"
     service = bind(server.host, server.port, count, grows=grows)
     if server.pinned_port is None:
@@ -36,7 +36,7 @@ def bind_ports(server: ServerSettings) -> list[Ports]:
 
 
 def bind_further_ports(first: Ports, count: int) -> list[Ports]:
-    """The sockets of `count` further front ends on the ports of the first, which were bound with `grows`.
+    """Bind the sockets of `count` further front ends on the ports of the first, which were bound with `grows`.
 
     Raises ConfigError.
     """

@@ -12,7 +12,7 @@ from embedserve_runtime.scheduling.policy import Limits
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is there to answer requests.
+    """A model that is ready to answer requests.
 
     limits: of its batches and its queue. engines: those that run it, for `/info`.
     """

@@ -307,7 +307,7 @@ class EmbeddingService:
             )
 
     def resolve_prompt(self, query: EmbedQuery) -> str:
-        """The text put before each input. Raises UnknownPrompt, InvalidInput."""
+        """Resolve the text that is put before each input. Raises UnknownPrompt, InvalidInput."""
         return resolve_prompt(self.card, query)
 
     def _truncation_rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:

@@ -124,7 +124,7 @@ class HostLimiters:
 
 
 def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait by `Retry-After` (a number or a date), else by the rate-limit headers of the Hub."""
+    """Parse the seconds to wait from `Retry-After` (a number or a date), else from the Hub's rate-limit headers."""
     lowered = {name.lower(): value for name, value in headers.items()}
     value = lowered.get("retry-after", "").strip()
     if value.isdigit():

@@ -35,7 +35,7 @@ class LocatedModel:
 
 
 def open_model(settings: ModelSettings) -> LocatedModel:
-    """The folder of the model: local, else from the store, else fetched into it.
+    """Open the folder of the model: local, else from the store, else fetched into it.
 
     What is in the store is compared by size and taken without asking anyone; that works on a read-only mount and
     offline. Raises ModelError, SourceUnavailable (ModelNotStored offline), CertificateUntrusted or VolumeError.

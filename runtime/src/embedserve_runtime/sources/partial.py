@@ -103,7 +103,7 @@ class PartialFile:
         return True
 
     def learn_size(self, size: int) -> None:
-        """The source did not say the size before; the segments after the first are new."""
+        """Set the size that the source did not say before; the segments after the first are new."""
         with self._lock:
             if self.size is None:
                 self.size = size
@@ -112,7 +112,7 @@ class PartialFile:
                 first.end = min(SEGMENT, size)
 
     def make_whole(self, segment: FileSegment, size: int | None) -> None:
-        """The source gives no parts: this segment becomes all of the file, from the start."""
+        """Turn this segment into all of the file, from the start, since the source gives no parts."""
         with self._lock:
             self.size = size if size is not None else self.size
             segment.start, segment.end, segment.done = 0, self.size, 0
@@ -124,7 +124,7 @@ class PartialFile:
             return any(each is segment for each in self.segments)
 
     def end_at(self, segment: FileSegment) -> None:
-        """The content ended here, and nothing else had said where."""
+        """End the file where its content ended, since nothing else had said where."""
         with self._lock:
             segment.end = self.size = segment.position
 

@@ -30,7 +30,7 @@ class ProgressCallbacks(Protocol):
     """Receives the progress of a file."""
 
     def on_ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
-        """The source answers ranges of this file, so that its other segments can be requested too."""
+        """Called when the source answers ranges of this file, so that its other segments can be requested too."""
 
     def on_bytes_written(self, partial: PartialFile) -> None:
         """More of the file can be hashed."""

@@ -118,7 +118,7 @@ def find_damage_by_hash(folder: Path, manifest: Manifest) -> str | None:
 
 
 def describe(folder: Path) -> tuple[StoredFile, ...]:
-    """The files under `folder`, read and hashed, without a manifest at its top."""
+    """Read and hash the files under `folder`, except for a manifest at its top."""
     return tuple(
         StoredFile(path=path, size=(folder / path).stat().st_size, sha256=hash_file(folder / path))
         for path in sorted(_iterate_paths(folder))

@@ -50,13 +50,13 @@ class Staging:
             )
 
     def make_temporary_path(self) -> Path:
-        """A path that nobody else has."""
+        """Make a path that nobody else has."""
         return self.folder / uuid.uuid4().hex
 
 
 @contextmanager
 def open_staging(root: Path, key: str) -> Iterator[Staging]:
-    """A new staging folder for `key`, with the files that dead writers of it left.
+    """Open a new staging folder for `key`, with the files that dead writers of it left.
 
     Removed at the end; after an error its files are kept for the next one.
     """
@@ -87,14 +87,14 @@ def need_writable(root: Path) -> None:
 
 
 def find_live_writer(root: Path, key: str) -> Path | None:
-    """The folder of the first live writer of a key."""
+    """Find the folder of the first live writer of a key."""
     return min(
         (path for path in _list_folders(root) if _parse_key(path) == key and not _is_dead(path)), default=None
     )
 
 
 def find_earlier_writer(root: Path, own: Staging) -> Path | None:
-    """The folder of a live writer of the same key that began before this one."""
+    """Find the folder of a live writer of the same key that began before this one."""
     key = _parse_key(own.folder)
     others = sorted(
         path

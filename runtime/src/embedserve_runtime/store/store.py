@@ -60,7 +60,7 @@ class Store:
         return find_damage_by_size(self.get_folder(reference.digest), manifest)
 
     def get_folder(self, digest: str) -> Path:
-        """The folder with the model's files."""
+        """Return the folder with the model's files."""
         return self._get_model_folder(digest) / FILES
 
     def read_manifest(self, digest: str) -> Manifest:

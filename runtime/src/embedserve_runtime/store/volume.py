@@ -61,7 +61,7 @@ def need_bytes(root: Path, needed: int) -> None:
 
 
 def free_bytes(root: Path) -> int:
-    """Bytes that this user may still write; 0 where it cannot be told."""
+    """Count the bytes that this user may still write; 0 where it cannot be told."""
     try:
         return shutil.disk_usage(root).free
     except OSError:
@@ -86,7 +86,7 @@ def refuses_links(error: OSError) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> bool:
-    """A second name for a file, or a copy where the file system has no links. Whether it is a link."""
+    """Give a file a second name, or copy it where the file system has no links. Whether it is a link."""
     try:
         os.link(source, target)
     except OSError as error:

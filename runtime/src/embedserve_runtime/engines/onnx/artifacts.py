@@ -99,7 +99,7 @@ class ConversionReport(_Json):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A converted model that is whole."""
+    """A complete converted model in the store."""
 
     name: str
     folder: Path
@@ -141,8 +141,8 @@ def describe_inputs(card: ModelCard, settings: OnnxSettings) -> Inputs:
 
 
 def find_artifact(root: Path, name: str) -> Artifact | None:
-    """The artifact if it is there and whole; files are compared with the manifest by their size. A damaged one is
-    logged and not used."""
+    """Find an artifact that is complete; files are compared with the manifest by their size. A damaged one is logged
+    and not used."""
     folder = root / KIND / name
     try:
         if not folder.exists():

@@ -73,7 +73,7 @@ class DisentangledTerms:
     def write_rows(
         self, body: GraphWriter, query: str, projected_keys: str | None, bounds: tuple[str, str, str, str]
     ) -> str:
-        """The terms of some queries of one sequence, (1, heads, queries, keys), scaled.
+        """Write the terms of some queries of one sequence, (1, heads, queries, keys), scaled.
 
         query: these queries, (1, queries, heads x head_size). projected_keys: as `project_keys` gives them. bounds: the
         first query, the end of the queries, the first key, the end of the keys, int64 (1,).
@@ -113,7 +113,7 @@ def _pick(body: GraphWriter, products: str, numbers: str, term: Term, places: st
 def build_position_terms(
     parts: Parts, attention: Attention, max_tokens: int, name: str
 ) -> DisentangledTerms | None:
-    """The terms of the layer's attention `name`, None where it has none."""
+    """Build the terms of the layer's attention `name`, None where it has none."""
     scheme = attention.disentangled
     if scheme is None:
         return None

@@ -14,7 +14,7 @@ END = np.iinfo(np.int64).max
 
 
 def write_mlp(parts: Parts, hidden: str, mlp: Mlp | Experts, name: str) -> str:
-    """The MLP of the layer `name`, before the residual is added."""
+    """Write the MLP of the layer `name`, before the residual is added."""
     if isinstance(mlp, Experts):
         return _write_experts(parts, hidden, mlp, f"{name}.mlp")
     graph = parts.graph
@@ -70,7 +70,7 @@ def _write_expert(parts: Parts, tokens: str, experts: Experts, number: int, name
 
 
 def write_convolution(parts: Parts, hidden: str, description: Convolution, name: str) -> str:
-    """Each token's neighbours side by side, then one product.
+    """Write the convolution as one product over each token's neighbours, concatenated.
 
     A neighbour counts when its position is as far from the token's as it lies from it: the positions of every
     sequence begin anew, so what is beyond a border never does.

@@ -1,4 +1,4 @@
-"""A small writer for ONNX graphs: unique names, nodes in order, initialisers by reference."""
+"""Writes ONNX graphs: unique names, nodes in order, initialisers by reference."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class GraphWriter:
         return name
 
     def add_integers(self, *values: int) -> str:
-        """A one-dimensional int64 constant."""
+        """Add a one-dimensional int64 constant."""
         return self.add_constant(f"integers:{','.join(map(str, values))}", np.array(values, dtype=np.int64))
 
     def add_scalar(self, value: int) -> str:
-        """An int64 constant without dimensions."""
+        """Add an int64 constant without dimensions."""
         return self.add_constant(f"scalar:{value}", np.array(value, dtype=np.int64))
 
     def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:

@@ -23,7 +23,7 @@ class Parts:
         self.has_attention_mask = has_attention_mask
 
     def add_parameter(self, name: str) -> str:
-        """The parameter as an initialiser of the same name."""
+        """Add the parameter as an initialiser of the same name."""
         return self.graph.add_constant(name, self.weights.read_float32(name))
 
     def write_product(self, value: str, names: list[str], bias: bool) -> str:

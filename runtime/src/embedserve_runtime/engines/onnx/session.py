@@ -56,8 +56,10 @@ def build_releasing_options() -> onnxruntime.RunOptions:
 def load_session(
     file: Path, threads: int, entries: Mapping[str, str] = MappingProxyType({})
 ) -> onnxruntime.InferenceSession:
-    """The session of an ONNX file. entries: of its configuration. Raises ModelInvalid when ONNX Runtime cannot load
-    it."""
+    """Load an ONNX file into a session.
+
+    entries: of its configuration. Raises ModelInvalid when ONNX Runtime cannot load it.
+    """
     options = build_session_options(threads)
     for key, value in entries.items():
         options.add_session_config_entry(key, value)

@@ -24,8 +24,8 @@ FILE = "weights"
 
 @contextmanager
 def spool_arrays(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> Iterator[Path]:
-    """The folder of the weights file, for as long as a session is being made. The initialisers of `model` that bear
-    names of `arrays` point into the file; `arrays` is emptied.
+    """Write arrays into a weights file, and yield its folder for as long as a session is being made. The initialisers
+    of `model` that bear names of `arrays` point into the file; `arrays` is emptied.
 
     Raises ConfigError where the folder for temporary files cannot hold them.
     """
@@ -42,7 +42,7 @@ def spool_arrays(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]])
 
 
 def drain_arrays(arrays: dict[str, NDArray[np.generic]]) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """The arrays by name, each let go of once the next one is asked for."""
+    """Iterate the arrays by name, and release each one once the next is asked for."""
     for name in list(arrays):
         yield name, arrays.pop(name)
 

@@ -50,7 +50,7 @@ def _open_kernel_cache(store: Path, kind: str) -> KernelCache:
 
 @contextmanager
 def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
-    """The compiler's folder begins with what the store has, and what is new in the end goes to the store.
+    """Fill the compiler's folder from the store, and at the end store what is new in it.
 
     A store that cannot be written, as a read-only mount, is read all the same: what is new stays in the folder.
     """

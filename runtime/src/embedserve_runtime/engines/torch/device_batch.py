@@ -1,4 +1,4 @@
-"""A packed batch on a CUDA device: all its integers go in by one asynchronous copy from pinned memory.
+"""Describes a packed batch on a CUDA device: all its integers are copied asynchronously at once from pinned memory.
 
 A batch may be laid out for more tokens and sequences than it has (the capacity of a CUDA graph); what is left over
 is made of sequences of one token of id 0, which cost a little work and disturb nobody.
@@ -62,7 +62,7 @@ class DeviceBatch:
 
     @classmethod
     def view_storage(cls, storage: Tensor, capacity: Capacity) -> DeviceBatch:
-        """The views of an int32 array of `capacity.integers` elements."""
+        """View an int32 array of `capacity.integers` elements as a batch."""
         by_token, by_sequence = capacity.steps
         tokens = storage[: 5 * by_token].view(5, by_token)
         sequences = storage[5 * by_token : capacity.integers].view(3, by_sequence)
@@ -81,7 +81,7 @@ class DeviceBatch:
         return replace(self, bounds=torch.cat([self.origins, self.ends[-1:]]), max_seqlen=max_seqlen)
 
     def trim(self, tokens: int, sequences: int) -> DeviceBatch:
-        """The views of the batch's own tokens and sequences, without what the layout has left over."""
+        """Return views of the batch's own tokens and sequences, without the unused rest of the layout."""
         return DeviceBatch(
             ids=self.ids[:tokens],
             types=self.types[:tokens],

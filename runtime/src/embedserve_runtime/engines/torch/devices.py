@@ -52,7 +52,7 @@ def resolve_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def choose_dtype(capability: tuple[int, int] | None) -> torch.dtype:
-    """The dtype for a device of that CUDA compute capability, None for a CPU."""
+    """Choose the dtype for a device of that CUDA compute capability, None for a CPU."""
     if capability is None:
         return torch.float32
     # Turing has float16 units only; from Ampere on bfloat16 costs the same and cannot overflow.

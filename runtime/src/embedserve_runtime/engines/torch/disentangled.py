@@ -52,7 +52,7 @@ class DisentangledTerm:
 def build_disentangled_term(
     parameters: Parameters, attention: Attention, embeddings: Tensor, max_tokens: int, name: str
 ) -> DisentangledTerm | None:
-    """The term of the layer's attention `name`; embeddings: the relative embeddings after their norm."""
+    """Build the term of the layer's attention `name`; embeddings: the relative embeddings after their norm."""
     scheme = attention.disentangled
     if scheme is None:
         return None

@@ -1,4 +1,4 @@
-"""A bound on the forms of each Triton kernel that a start compiles.
+"""Bounds the number of forms of each Triton kernel that a start compiles.
 
 Triton compiles a kernel anew for each set of its compile-time arguments. One that depends on the size of a batch would
 make a start take minutes, or never end; so forms are counted, and too many end the start with the kernel's name.

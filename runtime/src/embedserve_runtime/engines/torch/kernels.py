@@ -73,8 +73,8 @@ def _find_form_obstacle(attention: Attention) -> str | None:
 
 
 def list_varlen_options() -> Collection[str]:
-    """Names of the arguments of torch's packed kernel, none where there is no such kernel. They differ by version:
-    torch 2.11 takes windows and no grouped heads, 2.15 both."""
+    """List the arguments of torch's packed kernel, none where there is no such kernel. They differ by version: torch
+    2.11 takes windows and no grouped heads, 2.15 both."""
     if find_spec("torch.nn.attention.varlen") is None:
         return ()
     from torch.nn.attention.varlen import varlen_attn

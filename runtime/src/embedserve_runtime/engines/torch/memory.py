@@ -120,7 +120,7 @@ def split_in_halves(batch: PackedBatch) -> list[PackedBatch]:
 
 
 def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
-    """The batch cut before each sequence numbered in `at`, ascending."""
+    """Split the batch before each sequence numbered in `at`, ascending."""
     bounds = [0, *at, len(batch.lengths)]
     parts = []
     for first, last in pairwise(bounds):

@@ -85,7 +85,7 @@ class Parameters:
         return joined
 
     def load_linear(self, names: Sequence[str], bias: bool) -> Linear:
-        """The product with the joined weights of `names`."""
+        """Load the product with the joined weights of `names`."""
         weight = self.load_stacked([f"{name}.weight" for name in names])
         return Linear(weight, self.load_stacked([f"{name}.bias" for name in names]) if bias else None)
 
@@ -107,7 +107,7 @@ class Parameters:
         return self._weights.read_float32(name)
 
     def copy_array(self, values: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
-        """A computed table, on the device; without `dtype` in its own."""
+        """Copy a computed table to the device; without `dtype` in its own."""
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device, dtype)
 
 

@@ -22,7 +22,10 @@ TRACED = (2, 7)
 
 
 class TransformersModel:
-    """A model of transformers, float32, on the CPU. output: what is read from it."""
+    """A model of the transformers library, float32, on the CPU.
+
+    output: what is read from it.
+    """
 
     def __init__(
         self, model: transformers.PreTrainedModel, output: Literal["last_hidden_state", "logits"]

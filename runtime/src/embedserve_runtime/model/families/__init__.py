@@ -75,8 +75,8 @@ class _ModelType(FileModel):
 
 
 def describe(files: ModelFiles) -> Encoder:
-    """The encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known, UnsupportedInputs
-    for a model that reads more than text."""
+    """Describe the encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known,
+    UnsupportedInputs for a model that reads more than text."""
     file = files.require("config.json")
     config = file.parse(_ModelType)
     family = FAMILIES.get(config.model_type)

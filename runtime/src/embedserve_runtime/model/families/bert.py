@@ -71,7 +71,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(BertConfig)
     if config.position_embedding_type != "absolute":
         raise unsupported_error(path, "position_embedding_type", config.position_embedding_type)

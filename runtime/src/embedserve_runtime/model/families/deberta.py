@@ -97,7 +97,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(DebertaConfig)
     size = compute_head_size(path, config.hidden_size, config.num_attention_heads)
     refuse(path, [("attention_head_size", config.attention_head_size or size, size)])

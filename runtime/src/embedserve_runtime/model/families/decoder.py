@@ -131,7 +131,7 @@ def describe_attention(
 def describe_encoder(
     path: Path, config: DecoderConfig, attentions: list[Attention], mlp_bias: bool = False
 ) -> Encoder:
-    """The encoder around `attentions`, one a layer."""
+    """Describe the encoder around `attentions`, one a layer."""
     rms = Norm(NormKind.RMS, config.rms_norm_eps)
     mlp = Mlp(
         intermediate=config.intermediate_size,

@@ -28,7 +28,7 @@ class _Width(FileModel):
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     encoder, width = bert.describe(file), file.parse(_Width).embedding_size
     if width != encoder.hidden_size:
         encoder = replace(encoder, embeddings=replace(encoder.embeddings, width=width, norm_first=True))

@@ -126,7 +126,7 @@ def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(JinaConfig)
     code = config.is_code_variant
     refuse(

@@ -131,7 +131,7 @@ def is_flash(file: ModelFile) -> bool:
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(JinaV3Config)
     attention = describe_attention(path, config.hidden_size, config.num_attention_heads)
     rotary = config.describe_rotary(path, attention.head_size, DEFAULT_THETA)
@@ -139,7 +139,7 @@ def describe(file: ModelFile) -> Encoder:
 
 
 def describe_flash(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json of that code, describes.
+    """Describe the encoder of `file`, a config.json of that code.
 
     Raises ModelInvalid or UnsupportedArchitecture.
     """

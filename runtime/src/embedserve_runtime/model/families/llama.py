@@ -24,7 +24,7 @@ class LlamaConfig(decoder.DecoderConfig):
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(LlamaConfig)
     if config.model_type in BIDIRECTIONAL:
         config = config.model_copy(update={"is_causal": False})

@@ -31,12 +31,12 @@ class Ministral3Config(MistralConfig):
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     return _describe(file, file.parse(MistralConfig))
 
 
 def describe_ministral3(file: ModelFile) -> Encoder:
-    """The encoder of a Ministral 3. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of a Ministral 3. Raises ModelInvalid or UnsupportedArchitecture."""
     config = file.parse(Ministral3Config)
     encoder = _describe(file, config)
     rotary = config.rope_scaling or config.rope_parameters

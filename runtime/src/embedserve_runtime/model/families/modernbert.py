@@ -81,7 +81,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(ModernBertConfig)
     layer_norm = Norm(NormKind.LAYER, config.norm_eps, bias=config.norm_bias)
     attention = {kind: _describe_attention(path, config, kind) for kind in (FULL, SLIDING)}

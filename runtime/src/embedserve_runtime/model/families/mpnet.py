@@ -71,7 +71,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(MpnetConfig)
     # The source counts 32 buckets whatever the table's size.
     refuse(path, [("relative_attention_num_buckets", config.relative_attention_num_buckets, BUCKETS)])

@@ -136,7 +136,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     if file.parse(_Keys).n_embd is None:
         return _describe_transformers_model(file.path, file.parse(TransformersConfig))
     return _describe_own_model(file.path, file.parse(OwnConfig))

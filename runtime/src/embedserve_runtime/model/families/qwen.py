@@ -30,7 +30,7 @@ QWEN3_HEAD_SIZE = 128  # where config.json does not say
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(QwenConfig)
     is_qwen3 = config.model_type in ("qwen3", BIDIRECTIONAL)
     if config.model_type == BIDIRECTIONAL:

@@ -78,7 +78,7 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(T5Config)
     rms = Norm(NormKind.RMS, config.layer_norm_epsilon)
     attention = Attention(

@@ -23,7 +23,7 @@ def is_bge_m3(files: ModelFiles) -> bool:
 
 
 def describe_token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Encoder) -> tuple[TokenHead, ...]:
-    """The heads whose files are there. Raises ModelError, naming the file."""
+    """Describe the heads whose files are there. Raises ModelError, naming the file."""
     heads: list[TokenHead] = []
     if SPARSE_FILE in files:
         layer = _describe_layer(files, tensors, SPARSE_FILE, encoder)

@@ -24,8 +24,10 @@ USUAL_ANSWERS = ("yes", "no")
 def describe_causal_head(
     source: HeadSource, layout: ModelLayout, template: PromptTemplate | None, known: Reranker | None
 ) -> ClassifierHead:
-    """The head of a causal model. template: how it asks, None where nothing says it; known: the reranker that it is by
-    its name. Raises UnsupportedArchitecture or ModelInvalid.
+    """Describe the head of a causal model.
+
+    template: how it asks, None where nothing says it; known: the reranker that it is by its name. Raises
+    UnsupportedArchitecture or ModelInvalid.
     """
     module = layout.modules.logit_score
     if template is None:

@@ -65,7 +65,10 @@ class _TokenizerFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A folder's chat template. path: of its file."""
+    """The chat template of a model folder.
+
+    path: of its file.
+    """
 
     path: Path
     program: str

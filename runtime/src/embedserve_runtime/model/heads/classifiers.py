@@ -128,7 +128,9 @@ CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType
 def describe_classifier_head(
     source: HeadSource, architecture: str, cross_encoder: str | None
 ) -> ClassifierHead:
-    """The head of `architecture`. cross_encoder: the activation of config_sentence_transformers.json, if it names one.
+    """Describe the head of `architecture`.
+
+    cross_encoder: the activation of config_sentence_transformers.json, if it names one.
 
     Raises UnsupportedArchitecture or ModelInvalid.
     """
@@ -170,7 +172,7 @@ def _read_labels(source: HeadSource) -> tuple[str, ...]:
 
 
 def choose_score_function(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:
-    """A cross-encoder's own function, else that of transformers' text-classification pipeline.
+    """Choose a cross-encoder's own function, else that of transformers' text-classification pipeline.
 
     One label always gets the sigmoid: trainers write "regression" into the config of rerankers.
     """

@@ -90,7 +90,7 @@ class HeadSource:
         return self.encoder.embeddings.width or self.hidden
 
     def read_activation(self, field: str) -> Activation:
-        """The activation that `field` names. Raises UnsupportedArchitecture."""
+        """Read the activation that `field` names. Raises UnsupportedArchitecture."""
         return mlp_activation(self.path, field, getattr(self.config, field))
 
     def describe_square_layer(
@@ -101,7 +101,7 @@ class HeadSource:
         norm: Norm | None = None,
         norm_name: str = "",
     ) -> HeadLayer:
-        """A layer from the hidden size to the hidden size."""
+        """Describe a layer from the hidden size to the hidden size."""
         layer = describe_layer(self.hidden, self.hidden, *names, bias=bias, activation=activation)
         return layer if norm is None else add_norm(layer, norm, norm_name)
 
@@ -116,7 +116,7 @@ def describe_layer(
     bias: bool = True,
     activation: Activation = Activation.IDENTITY,
 ) -> HeadLayer:
-    """A layer whose weight and bias lie under one name."""
+    """Describe a layer whose weight and bias have one common name."""
     return HeadLayer(
         in_features=in_features,
         out_features=out_features,

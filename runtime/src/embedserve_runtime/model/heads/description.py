@@ -69,7 +69,7 @@ class HeadLayer:
 
     @classmethod
     def from_dense(cls, dense: DenseLayer) -> HeadLayer:
-        """A Dense module, with the names that sentence-transformers gives its tensors."""
+        """Convert a Dense module, with the names that sentence-transformers gives its tensors."""
         return cls(
             dense.in_features,
             dense.out_features,

@@ -36,8 +36,9 @@ class AttentionTile:
 
 
 def choose_tile(attention: Attention, tokens: int, sequences: int) -> AttentionTile:
-    """The tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long sequences
-    gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are masked."""
+    """Choose the tile for a batch; `sequences` is what the layout has room for. Found by trying, on an H100: long
+    sequences gain from wide tiles, while in short ones and in windows a wide tile mostly computes scores that are
+    masked."""
     if attention.head_size > 128:
         return AttentionTile(64, 32, 4, 2)
     if tokens <= 64:

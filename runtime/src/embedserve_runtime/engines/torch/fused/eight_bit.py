@@ -95,7 +95,7 @@ class EightBitProduct:
         return out
 
     def add_to(self, given: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
-        """The sum of the result and the residual, in the residual's memory."""
+        """Add the result to the residual, in the residual's memory."""
         assert self._residual_norm is (residual.norm if isinstance(residual, DeferredLayerNorm) else None)
         out = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         self._run(given, out, residual, None)
@@ -107,7 +107,7 @@ class EightBitProduct:
         self._bias += by
 
     def narrow(self, rows: QuantizedRows, kind: EightBit) -> QuantizedRows:
-        """The result in 8 bit again, for the product of `kind` that follows."""
+        """Return the result in 8 bit again, for the product of `kind` that follows."""
         if kind is EightBit.INT8:
             return QuantizedRows.quantize(self(rows), kind)
         out = rows.values.new_empty((len(rows.values), self._columns), dtype=DTYPES[kind])

@@ -31,7 +31,7 @@ Stack = Callable[[DeviceBatch], Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedEncoder:
-    """A batch to final hidden states (tokens, hidden), of the layout's tokens, in the dtype of the parameters.
+    """Turns a batch into final hidden states (tokens, hidden), of the layout's tokens, in the dtype of the parameters.
 
     skinny: for at most MAX_SKINNY_TOKENS tokens, None where the layers have no such form.
     """
