@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from embedserve_runtime.api.app import create_app
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
@@ -70,7 +70,7 @@ async def serve_in_process(
     limits: Limits | None = None,
     batching: BatchingSettings | None = None,
     memory: RequestMemory | None = None,
-    clients: Clients | None = None,
+    clients: ClientIdentifier | None = None,
     settings: ServerSettings | None = None,
     ready: bool = True,
     tracer: RequestTracer | None = None,
@@ -105,7 +105,7 @@ async def serve_in_process(
         metrics.requests,
         build_page(metrics),
         memory or RequestMemory(2**20, 2**24),
-        clients or Clients(),
+        clients or ClientIdentifier(),
         tracer=tracer,
         takes_openai_token_ids=openai_token_ids,
     )

@@ -1,4 +1,4 @@
-"""Clients are told apart by key or header, share the queue, and have rates of their own."""
+"""ClientIdentifier are told apart by key or header, share the queue, and have rates of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import MAX_NAME_LENGTH, Clients
+from embedserve_runtime.api.clients import MAX_NAME_LENGTH, ClientIdentifier
 from embedserve_runtime.api.key_file import ANONYMOUS
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
@@ -32,35 +32,37 @@ def named(tmp_path: Path) -> ApiKeys:
 @pytest.mark.parametrize(
     ("clients", "headers", "want"),
     [
-        (Clients(), {}, None),
-        (Clients(ONE_KEY), {b"authorization": b"Bearer k1"}, None),
-        (Clients(TWO_KEYS), {b"authorization": b"Bearer k2"}, Client("key-2")),
-        (Clients(header=b"x-tenant"), {b"x-tenant": b"acme"}, Client("acme")),
-        (Clients(header=b"x-tenant"), {}, Client(ANONYMOUS)),
-        (Clients(header=b"x-tenant"), {b"x-tenant": b"a\tb"}, Client("a\\u0009b")),
-        (Clients(header=b"x-tenant"), {b"x-tenant": "Zoë".encode()}, Client("Zoë")),
-        (Clients(header=b"x-tenant"), {b"x-tenant": b"\xff"}, Client("\\xff")),
-        (Clients(requests_per_minute=3), {}, Client(ANONYMOUS, 3)),
+        (ClientIdentifier(), {}, None),
+        (ClientIdentifier(ONE_KEY), {b"authorization": b"Bearer k1"}, None),
+        (ClientIdentifier(TWO_KEYS), {b"authorization": b"Bearer k2"}, Client("key-2")),
+        (ClientIdentifier(header=b"x-tenant"), {b"x-tenant": b"acme"}, Client("acme")),
+        (ClientIdentifier(header=b"x-tenant"), {}, Client(ANONYMOUS)),
+        (ClientIdentifier(header=b"x-tenant"), {b"x-tenant": b"a\tb"}, Client("a\\u0009b")),
+        (ClientIdentifier(header=b"x-tenant"), {b"x-tenant": "Zoë".encode()}, Client("Zoë")),
+        (ClientIdentifier(header=b"x-tenant"), {b"x-tenant": b"\xff"}, Client("\\xff")),
+        (ClientIdentifier(requests_per_minute=3), {}, Client(ANONYMOUS, 3)),
         (
-            Clients(TWO_KEYS, b"x-tenant", tokens_per_minute=9),
+            ClientIdentifier(TWO_KEYS, b"x-tenant", tokens_per_minute=9),
             {b"authorization": b"Bearer k1", b"x-tenant": b"acme"},
             Client("acme", None, 9),
         ),
     ],
 )
-def test_who_a_request_is_from(clients: Clients, headers: dict[bytes, bytes], want: Client | None) -> None:
+def test_who_a_request_is_from(
+    clients: ClientIdentifier, headers: dict[bytes, bytes], want: Client | None
+) -> None:
     assert clients.identify(headers, "/embed") == want
 
 
 def test_the_name_of_a_key_and_its_rates_come_before_those_of_the_server(named: ApiKeys) -> None:
-    clients = Clients(named, b"x-tenant", requests_per_minute=100, tokens_per_minute=7)
+    clients = ClientIdentifier(named, b"x-tenant", requests_per_minute=100, tokens_per_minute=7)
     headers = {b"authorization": b"Bearer k1", b"x-tenant": b"somebody else"}
     assert clients.identify(headers, "/embed") == Client("search", 5, 7)
 
 
 @pytest.mark.parametrize("names", [("é", "è"), ("x" * 300, "x" * 301), ("a\tb", "a\x01b")], ids=repr)
 def test_two_names_are_two_clients_however_long_or_strange(names: tuple[str, str]) -> None:
-    clients = Clients(header=b"x-tenant")
+    clients = ClientIdentifier(header=b"x-tenant")
     one, other = (clients.identify({b"x-tenant": name.encode()}, "/embed") for name in names)
     assert one is not None
     assert other is not None
@@ -84,7 +86,7 @@ async def read_counts(server: InProcessServer, name: str) -> dict[tuple[str, ...
 
 
 async def test_beyond_its_rate_a_client_is_told_when_to_come_back_and_others_are_served() -> None:
-    clients = Clients(header=b"x-tenant", requests_per_minute=2)
+    clients = ClientIdentifier(header=b"x-tenant", requests_per_minute=2)
     async with serve_in_process(clients=clients) as server:
         assert [await embed(server, "greedy", ["a"]) for _ in range(3)] == [200, 200, 429]
         refused = await server.client.post(
@@ -103,7 +105,7 @@ async def test_beyond_its_rate_a_client_is_told_when_to_come_back_and_others_are
 async def test_a_client_that_floods_the_queue_leaves_room_for_another() -> None:
     gate = GatedRun()
     limits = Limits(batch_tokens=16, queue_tokens=10_000, queue_inputs=40)
-    async with serve_in_process(gate, clients=Clients(header=b"x-tenant"), limits=limits) as server:
+    async with serve_in_process(gate, clients=ClientIdentifier(header=b"x-tenant"), limits=limits) as server:
         flood = [asyncio.create_task(embed(server, "greedy", [f"text {n}"])) for n in range(60)]
         await asyncio.to_thread(gate.entered.acquire)
         await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +137,9 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("path", "body"), PARTS.values(), ids=PARTS.keys())
 async def test_a_request_that_runs_in_parts_counts_as_one(path: str, body: dict[str, Any]) -> None:
-    async with serve_in_process(clients=Clients(header=b"x-tenant", requests_per_minute=2)) as server:
+    async with serve_in_process(
+        clients=ClientIdentifier(header=b"x-tenant", requests_per_minute=2)
+    ) as server:
         statuses = [
             (await server.client.post(path, json=body, headers={"x-tenant": "acme"})).status_code
             for _ in range(3)
@@ -146,7 +150,7 @@ async def test_a_request_that_runs_in_parts_counts_as_one(path: str, body: dict[
 
 
 async def test_the_tokens_of_all_parts_of_a_request_count() -> None:
-    async with serve_in_process(clients=Clients(header=b"x-tenant")) as server:
+    async with serve_in_process(clients=ClientIdentifier(header=b"x-tenant")) as server:
         await server.client.post("/vertex", json={"instances": INSTANCES}, headers={"x-tenant": "parts"})
         await embed(server, "whole", [instance["inputs"][0] for instance in INSTANCES])
         tokens = await read_counts(server, "embedserve_client_tokens_total")
@@ -157,6 +161,6 @@ async def test_the_tokens_of_all_parts_of_a_request_count() -> None:
 
 async def test_the_log_of_a_request_names_its_client(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        async with serve_in_process(clients=Clients(header=b"x-tenant")) as server:
+        async with serve_in_process(clients=ClientIdentifier(header=b"x-tenant")) as server:
             await embed(server, "acme", ["a"])
     assert [record.client for record in caplog.records if record.getMessage() == "request"] == ["acme"]  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
@@ -154,7 +154,7 @@ async def test_an_error_names_the_input_by_its_place_in_the_request() -> None:
 
 async def test_a_client_does_not_wait_in_the_queue_of_another() -> None:
     gate = GatedRun()
-    async with serve_in_process(gate, clients=Clients(header=b"x-tenant")) as server:
+    async with serve_in_process(gate, clients=ClientIdentifier(header=b"x-tenant")) as server:
 
         async def send(tenant: str) -> int:
             headers = {"x-tenant": tenant}

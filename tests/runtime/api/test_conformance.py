@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
@@ -47,7 +47,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "loading": {"ready": False},
     "small": {"batching": BatchingSettings(max_client_batch_size=2), "memory": RequestMemory(4_096, 2**20)},
     "full": {"memory": RequestMemory(2**20, max_pending_bytes=1)},
-    "keys": {"clients": Clients(ApiKeys([SecretStr("one"), SecretStr("two")]))},
+    "keys": {"clients": ClientIdentifier(ApiKeys([SecretStr("one"), SecretStr("two")]))},
     "not finite": {"run": filled(float("nan"))},
     "zero": {"run": filled(0.0)},
     "broken": {"run": broken},

@@ -31,7 +31,7 @@ from embedserve_runtime.store.garbage_collector import (
     list_contents,
     remove_garbage,
 )
-from embedserve_runtime.store.staging import find_live_writer, open_staging, sweep
+from embedserve_runtime.store.staging import find_live_writer, open_staging, remove_abandoned_folders
 from embedserve_runtime.store.volume import volume_error
 from embedserve_runtime.store.writers import SILENT_AFTER_S, Writer
 
@@ -251,7 +251,7 @@ def test_what_a_killed_writer_left_is_taken_over_by_the_next_one_of_the_same_thi
 
 def test_a_live_writer_is_never_swept(tmp_path: Path) -> None:
     with open_staging(tmp_path, "key") as staging:
-        assert sweep(tmp_path, 0.0) == []
+        assert remove_abandoned_folders(tmp_path, 0.0) == []
         assert find_live_writer(tmp_path, "key") == staging.folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from embedserve_runtime.telemetry.redaction import REDACTED, Redactor, secrets_of_environment
+from embedserve_runtime.telemetry.redaction import REDACTED, Redactor, list_environment_secrets
 
 SECRET = 'mark"ed\\ü/+\n'
 
@@ -59,7 +59,7 @@ VARIABLES = {
 @pytest.mark.parametrize("name", VARIABLES)
 def test_which_variables_are_secrets(name: str) -> None:
     value, secret = VARIABLES[name]
-    assert secrets_of_environment({name: value}) == ([secret] if secret else [])
+    assert list_environment_secrets({name: value}) == ([secret] if secret else [])
 
 
 BREAKS = {
@@ -71,7 +71,7 @@ BREAKS = {
 PROGRAM = """
 import asyncio, gc, logging, os, threading
 from embedserve_runtime.telemetry.logs import configure_logs
-from embedserve_runtime.telemetry.redaction import redactor_for
+from embedserve_runtime.telemetry.redaction import build_redactor
 
 def fail():
     raise ValueError("Bearer " + os.environ["HF_TOKEN"])
@@ -81,7 +81,7 @@ async def forgotten():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-configure_logs("info", redactor_for(()))
+configure_logs("info", build_redactor(()))
 """
 
 

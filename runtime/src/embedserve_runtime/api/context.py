@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.requests import Request
 from starlette.types import Scope
 
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.errors import DISCONNECT_CAUSE, INTERNAL, HttpError, find_http_error
 from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
@@ -48,7 +48,7 @@ class ServerContext:
     metrics: RequestMetrics
     metrics_page: Callable[[], Awaitable[bytes]]
     memory: RequestMemory
-    clients: Clients = field(default_factory=Clients)
+    clients: ClientIdentifier = field(default_factory=ClientIdentifier)
     tracer: RequestTracer | None = None
     json_bounds: JsonBounds = field(default_factory=JsonBounds)
     http_workers: int = 1

@@ -14,7 +14,7 @@ from embedserve_runtime.commands.arguments import build_parser, split_settings
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.telemetry.logs import configure_logs
-from embedserve_runtime.telemetry.redaction import redactor_for
+from embedserve_runtime.telemetry.redaction import build_redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 
 
@@ -30,11 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return self_test.run(sys.stdout)
     settings, options = split_settings(arguments)
     termination_log = RuntimeConfig.model_fields["termination_log"].default
-    redactor = redactor_for(())
+    redactor = build_redactor(())
     try:
         config = load_config(options["config"], settings)
         termination_log = config.termination_log
-        redactor = redactor_for(config.secrets)
+        redactor = build_redactor(config.secrets)
         configure_logs(config.log_level, redactor)
         return _run_configured(command, config, options)
     except EmbedserveError as error:

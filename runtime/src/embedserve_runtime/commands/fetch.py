@@ -13,7 +13,7 @@ from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.onnx_outputs import list_onnx_outputs
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.sources import LocatedModel, fetch_model, note_identity
+from embedserve_runtime.sources import LocatedModel, fetch_model, record_identity
 from embedserve_runtime.sources.progress import Progress
 from embedserve_runtime.store.kernel_cache import make_kernel_folder
 from embedserve_runtime.telemetry.termination import write_termination_result
@@ -35,7 +35,7 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
         )
         card = None if needs_export_here else read_card(located.folder, located.revision, config.model)
     if card is not None:
-        note_identity(config.model, located, card.vector_space)
+        record_identity(config.model, located, card.vector_space)
     result = {"model": describe_fetched_model(card, located, config.model)}
     write_termination_result(config.termination_log, result)
     out.write(json.dumps(result, indent=2) + "\n")

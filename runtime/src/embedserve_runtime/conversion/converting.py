@@ -106,7 +106,7 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     card = read_card(located.folder, located.revision, config.model)
     if exported is not None:
         return _describe_result(card, find_artifact(root, exported))
-    refuse_unconvertible(card)
+    check_convertible(card)
     inputs = describe_inputs(card, config.onnx)
     artifact = find_artifact(root, inputs.name)
     if artifact is not None and config.onnx.convert == "IfNeeded" and is_intact(artifact.folder):
@@ -119,7 +119,7 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     return _describe_result(card, find_artifact(root, inputs.name))
 
 
-def refuse_unconvertible(card: ModelCard) -> None:
+def check_convertible(card: ModelCard) -> None:
     """Raise UnsupportedArchitecture for a model that our graph is not written from."""
     if isinstance(card.body, BundledOnnx):
         raise UnsupportedArchitecture(

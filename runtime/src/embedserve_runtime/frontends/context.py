@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.errors import CAUSES, STATUSES
 from embedserve_runtime.api.json_limits import MAX_JSON_VALUES, MIN_JSON_BOUND, JsonBounds
@@ -69,9 +69,9 @@ def build_server_context(
     )
 
 
-def _build_clients(server: ServerSettings) -> Clients:
+def _build_clients(server: ServerSettings) -> ClientIdentifier:
     header = server.client_header
-    return Clients(
+    return ClientIdentifier(
         ApiKeys(server.api_keys, server.api_keys_file),
         None if header is None else header.lower().encode(),
         server.client_requests_per_minute,

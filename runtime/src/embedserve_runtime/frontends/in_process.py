@@ -7,7 +7,7 @@ import time
 
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
-from embedserve_runtime.frontends.servers import Servers
+from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
@@ -24,7 +24,7 @@ class InProcessFrontEnd:
         self.observer = observer
         self._context = context
         self._batching = settings.batching
-        self._servers = Servers(settings.server, ports, context)
+        self._servers = HttpServers(settings.server, ports, context)
         self._service: EmbeddingService | None = None
 
     async def wait_for_failure(self) -> None:

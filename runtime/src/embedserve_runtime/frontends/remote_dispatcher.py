@@ -21,7 +21,7 @@ from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 
 
-class Sends(Protocol):
+class MessageSender(Protocol):
     def send(self, message: FrontEndMessage) -> None: ...
 
 
@@ -31,7 +31,7 @@ class RemoteDispatcher:
     What waits is known as it was when the engine's process last told, which it does while the queue is filling up.
     """
 
-    def __init__(self, channel: Sends, limits: Limits) -> None:
+    def __init__(self, channel: MessageSender, limits: Limits) -> None:
         self._channel = channel
         self._limits = limits
         self._queue_depth = QueueDepth(0, 0, None)

@@ -14,7 +14,7 @@ from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports
 
 
-class Servers:
+class HttpServers:
     """The HTTP servers of one process, started and stopped together.
 
     Requests by the vector space's own name are answered here, whatever the service's name stands for."""

@@ -28,7 +28,7 @@ from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service.readiness import Phase
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics, cpu_seconds
-from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, row_from_memory
+from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, view_row
 from embedserve_runtime.tokenizing import TextTokenizer
 
 log = logging.getLogger(__name__)
@@ -210,4 +210,4 @@ def _shared_row(size: int) -> tuple[int, Row]:
     """Memory without a file name, and a view of it."""
     handle = os.memfd_create("embedserve-metrics")
     os.ftruncate(handle, max(1, size * NUMBER_BYTES))
-    return handle, row_from_memory(memoryview(mmap.mmap(handle, size * NUMBER_BYTES)))
+    return handle, view_row(memoryview(mmap.mmap(handle, size * NUMBER_BYTES)))

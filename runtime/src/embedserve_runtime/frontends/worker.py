@@ -43,15 +43,15 @@ from embedserve_runtime.frontends.messages import (
 )
 from embedserve_runtime.frontends.pickling import from_pickle
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
-from embedserve_runtime.frontends.servers import Servers
+from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import configure_logs
-from embedserve_runtime.telemetry.redaction import redactor_for
+from embedserve_runtime.telemetry.redaction import build_redactor
 from embedserve_runtime.telemetry.requests import RequestMetrics
-from embedserve_runtime.telemetry.series import row_from_memory
+from embedserve_runtime.telemetry.series import view_row
 from embedserve_runtime.tokenizing import TextTokenizer
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class Worker:
     def __init__(self, ports: Ports, memory: int) -> None:
         self._ports = ports
         series = build_request_series()
-        self._metrics = RequestMetrics(series, row_from_memory(memoryview(mmap.mmap(memory, 0))))
+        self._metrics = RequestMetrics(series, view_row(memoryview(mmap.mmap(memory, 0))))
         self._readiness = Readiness()
         self._status = ServerStatus(self._readiness.phase, self._readiness.message)
         self._pages: dict[int, asyncio.Future[bytes]] = {}
         self._numbers = itertools.count(1)
         self._settings: FrontEndSettings | None = None
-        self._servers: Servers | None = None
+        self._servers: HttpServers | None = None
         self._dispatcher: RemoteDispatcher | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
@@ -120,14 +120,14 @@ class Worker:
 
     def _set_up(self, settings: FrontEndSettings) -> None:
         self._settings = settings
-        configure_logs(settings.log_level, redactor_for(settings.server.api_keys))
+        configure_logs(settings.log_level, build_redactor(settings.server.api_keys))
         if not settings.waits_for_model:
             self._accept(settings)
 
     def _accept(self, settings: FrontEndSettings) -> None:
         context = build_server_context(settings, self._readiness, self._metrics, self._fetch_metrics_page)
         self._tracer = context.tracer
-        self._servers = Servers(settings.server, self._ports, context)
+        self._servers = HttpServers(settings.server, self._ports, context)
 
     async def _open_service(self, model: ServedModel) -> None:
         assert self._settings is not None, "comes first"

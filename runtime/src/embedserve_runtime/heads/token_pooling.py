@@ -21,7 +21,7 @@ from embedserve_runtime.model.heads.description import LateInteraction, TokenPoo
 MAX_POOLED_VECTORS = 2048
 
 
-class Merge(NamedTuple):
+class ClusterMerge(NamedTuple):
     """A merge of two clusters, each given by one of its vectors, with their distance."""
 
     first: int
@@ -53,7 +53,7 @@ def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
     return normalize(result) if pooling.normalize else result
 
 
-def build_ward_linkage(vectors: FloatArray) -> list[Merge]:
+def build_ward_linkage(vectors: FloatArray) -> list[ClusterMerge]:
     """Return all merges of Ward's clustering on cosine distances of unit vectors, in no particular order.
 
     It follows a chain of nearest neighbours and merges the last two when they are nearest to each other (Murtagh 1983).
@@ -62,7 +62,7 @@ def build_ward_linkage(vectors: FloatArray) -> list[Merge]:
     distances = np.clip(1 - vectors @ vectors.T, 0, 2).astype(np.float64)
     np.fill_diagonal(distances, np.inf)
     sizes = np.ones(count)
-    merges: list[Merge] = []
+    merges: list[ClusterMerge] = []
     chain: list[int] = []
     while len(merges) < count - 1:
         if not chain:
@@ -78,7 +78,7 @@ def build_ward_linkage(vectors: FloatArray) -> list[Merge]:
 
 def _merge_clusters(
     distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int, stays: int
-) -> Merge:
+) -> ClusterMerge:
     """Merge a cluster into another and update the distances, by the formula of Lance and Williams for Ward's method."""
     between = float(distances[gone, stays])
     rest = sizes.copy()
@@ -95,10 +95,10 @@ def _merge_clusters(
     distances[gone] = distances[:, gone] = np.inf
     sizes[stays] += sizes[gone]
     sizes[gone] = 0
-    return Merge(gone, stays, between)
+    return ClusterMerge(gone, stays, between)
 
 
-def cut_tree(merges: list[Merge], count: int, clusters: int) -> NDArray[np.intp]:
+def cut_tree(merges: list[ClusterMerge], count: int, clusters: int) -> NDArray[np.intp]:
     """Assign each of `count` vectors to one of at most `clusters` clusters, numbered in the order of their first
     members."""
     max_distance = sorted(merge.distance for merge in merges)[count - clusters - 1]

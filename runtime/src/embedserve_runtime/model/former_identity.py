@@ -28,7 +28,7 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 
 
-def identify_as_before(
+def compute_former_identity(
     card: ModelCard, documents: TensorDigests, queries: TensorDigests | None = None
 ) -> str | None:
     """Return the identity that former releases gave the model; None where they ran it in another way. The arguments are

@@ -18,7 +18,7 @@ from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
-from embedserve_runtime.model.former_identity import identify_as_before
+from embedserve_runtime.model.former_identity import compute_former_identity
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
 from embedserve_runtime.model.modules import read_entries
@@ -86,7 +86,7 @@ def _identify(card: ModelCard, documents: TensorDigests, queries: TensorDigests 
     """Return the card with its identities. The arguments are those of `identify_vector_space`."""
     space, former = (
         identify_vector_space(card, documents, queries),
-        identify_as_before(card, documents, queries),
+        compute_former_identity(card, documents, queries),
     )
     if card.query is not None:
         of_queries = replace(card.query.card, vector_space=space, former_vector_space=former)

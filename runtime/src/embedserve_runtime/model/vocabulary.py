@@ -120,7 +120,7 @@ def find_max_token_id(file: ModelFile) -> int:
 
 
 @contextmanager
-def refuse_panics(file: str) -> Iterator[None]:
+def raise_on_panic(file: str) -> Iterator[None]:
     """Raise ModelInvalid, which names the file, where the code inside makes the tokenizers library panic.
 
     The library reads some files, such as a template of special tokens that it does not list, and panics when they are
@@ -137,7 +137,7 @@ def refuse_panics(file: str) -> Iterator[None]:
 def parse_tokenizer(file: ModelFile) -> Tokenizer:
     """Build the library's tokenizer from its file. Raises ModelInvalid."""
     text = file.as_text()
-    with refuse_panics(str(file.path)):
+    with raise_on_panic(str(file.path)):
         try:
             return Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception

@@ -18,7 +18,7 @@ from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFail
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.scheduling.recovery import isolate
+from embedserve_runtime.scheduling.recovery import isolate_failures
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ def finish_batch(
             packed = PackedBatch.pack([sequences[place] for place in group])
             return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, wanted), clock())
 
-        done, failed = isolate(batch.inputs, run, failure)
+        done, failed = isolate_failures(batch.inputs, run, failure)
         results = Results.gather(batch.inputs, done)
     return Outcome(results, failed, started, clock() - started, tuple(statistics.runs))
 

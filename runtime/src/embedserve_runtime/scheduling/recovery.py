@@ -17,7 +17,7 @@ T = TypeVar("T")
 MAX_RUNS = 32
 
 
-def isolate(
+def isolate_failures(
     count: int, run: Callable[[Sequence[int]], T], failure: EngineFailure
 ) -> tuple[list[tuple[Sequence[int], T]], dict[int, EngineFailure]]:
     """Run a failed batch of `count` inputs in parts, and return the results of those that succeed and the failures by

@@ -53,7 +53,7 @@ from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.serving.startup import ServableModel, prepare_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
-from embedserve_runtime.telemetry.redaction import Redactor, redactor_for
+from embedserve_runtime.telemetry.redaction import Redactor, build_redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -67,7 +67,7 @@ LAST_ANSWERS_SECONDS = 5.0
 
 def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; return the exit code."""
-    redactor = redactor_for(config.secrets)
+    redactor = build_redactor(config.secrets)
     configure_logs(config.log_level, redactor)
     tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":

@@ -3,6 +3,6 @@
 A source is a local folder, a hub, an archive at a URL or an S3-compatible server.
 """
 
-from embedserve_runtime.sources.opening import LocatedModel, fetch_model, note_identity, open_model
+from embedserve_runtime.sources.opening import LocatedModel, fetch_model, open_model, record_identity
 
-__all__ = ["LocatedModel", "fetch_model", "note_identity", "open_model"]
+__all__ = ["LocatedModel", "fetch_model", "open_model", "record_identity"]

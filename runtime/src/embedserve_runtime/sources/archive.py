@@ -26,7 +26,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.sources.remote import ExpectedHash, Listing, RemoteFile, Request
 from embedserve_runtime.sources.selection import is_safe
-from embedserve_runtime.store.volume import make_folder, need_bytes
+from embedserve_runtime.store.volume import make_folder, require_free_bytes
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -77,7 +77,7 @@ class ArchiveSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """One file of an archive. path: below the model's folder; size: once unpacked; open: its content, read once."""
 
     path: str
@@ -97,7 +97,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
         path = member.path.removeprefix(f"{top}/") if top else member.path
         if len(paths) >= MAX_FILES:
             raise ModelInvalid(f"{archive.name} has more than {MAX_FILES} files")
-        need_bytes(folder, member.size)
+        require_free_bytes(folder, member.size)
         target = folder / path
         make_folder(target.parent)
         with _archive_errors(archive), member.open() as content, target.open("wb") as file:
@@ -114,7 +114,7 @@ def _find_top_folder(archive: Path) -> str | None:
     return tops.pop() if len(tops) == 1 else None
 
 
-def _iterate_members(archive: Path) -> Iterator[Member]:
+def _iterate_members(archive: Path) -> Iterator[ArchiveMember]:
     """The regular files, in the archive's order."""
     with _archive_errors(archive):
         yield from (
@@ -122,7 +122,7 @@ def _iterate_members(archive: Path) -> Iterator[Member]:
         )
 
 
-def _iterate_tar_members(archive: Path) -> Iterator[Member]:
+def _iterate_tar_members(archive: Path) -> Iterator[ArchiveMember]:
     with _open_tar(archive) as tar:
         for entry in tar:
             if entry.isdir():
@@ -130,10 +130,10 @@ def _iterate_tar_members(archive: Path) -> Iterator[Member]:
             path = _check_path(archive, entry.name)
             if not entry.isreg():
                 raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
-            yield Member(path, entry.size, partial(_open_content, tar, entry))
+            yield ArchiveMember(path, entry.size, partial(_open_content, tar, entry))
 
 
-def _iterate_zip_members(archive: Path) -> Iterator[Member]:
+def _iterate_zip_members(archive: Path) -> Iterator[ArchiveMember]:
     with zipfile.ZipFile(archive) as content:
         for entry in content.infolist():
             if entry.is_dir():
@@ -141,7 +141,7 @@ def _iterate_zip_members(archive: Path) -> Iterator[Member]:
             path = _check_path(archive, entry.filename)
             if entry.external_attr >> 28 not in (0, 8):  # the file type of Unix: none said, or a regular file
                 raise ModelInvalid(f"{archive.name}: {path} is a link or a device; pack the files themselves")
-            yield Member(path, entry.file_size, partial(content.open, entry))
+            yield ArchiveMember(path, entry.file_size, partial(content.open, entry))
 
 
 @contextmanager

@@ -41,16 +41,16 @@ from embedserve_runtime.store.staging import (
     Staging,
     find_earlier_writer,
     find_live_writer,
-    need_writable,
     open_staging,
-    sweep,
-    wait_for,
+    remove_abandoned_folders,
+    require_writable,
+    wait_for_writer,
 )
 from embedserve_runtime.store.volume import (
-    free_bytes,
+    count_free_bytes,
     link_or_copy,
     make_folder,
-    need_bytes,
+    require_free_bytes,
     volume_errors,
 )
 
@@ -69,7 +69,7 @@ def fetch_into(
     SourceUnavailable, CertificateUntrusted or VolumeError.
     """
     with volume_errors(store.root):
-        need_writable(store.root)
+        require_writable(store.root)
     source = open_source(settings)
     listing = _list_source(source, retry_policy)
     LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
@@ -91,7 +91,7 @@ def fetch_into(
             except _EarlierWriter as earlier:
                 other = earlier.folder
         progress.enter("waiting for another process that fetches the same model")
-        wait_for(other)
+        wait_for_writer(other)
         if (found := store.find(name)) is not None:
             return found
 
@@ -231,9 +231,9 @@ class _Fetcher:
         here = {file.path: found for file in files if (found := self._find_stored(file)) is not None}
         partials = transfer.open_partials([file for file in files if file.path not in here])
         needed = sum((partial.size or 0) - partial.done for partial in partials) + RESERVE
-        if partials and free_bytes(self.store.root) < needed:
-            sweep(self.store.root, 0.0)
-            need_bytes(self.store.root, needed)
+        if partials and count_free_bytes(self.store.root) < needed:
+            remove_abandoned_folders(self.store.root, 0.0)
+            require_free_bytes(self.store.root, needed)
         return [*here.values(), *(transfer.fetch(partials) if partials else [])]
 
     def _find_stored(self, file: RemoteFile) -> FetchedFile | None:

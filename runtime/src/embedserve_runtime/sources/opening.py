@@ -55,7 +55,7 @@ def fetch_model(
     return located
 
 
-def note_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
+def record_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
     """Write into the model's manifest which vectors it gives under these settings."""
     if located.digest is not None:
         reference = ModelReference(

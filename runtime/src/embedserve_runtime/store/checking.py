@@ -14,8 +14,8 @@ from embedserve_runtime.store.volume import volume_errors
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """A damaged file.
+class DamagedEntry:
+    """A damaged model, artifact or blob.
 
     path: relative to the store; problem: in words.
     """
@@ -24,7 +24,7 @@ class Damage:
     problem: str
 
 
-def find_damage(root: Path) -> Iterator[Damage]:
+def find_damage(root: Path) -> Iterator[DamagedEntry]:
     """Models, artifacts and files that are not what they were written as. Raises VolumeError."""
     with volume_errors(root):
         for kind in KINDS:
@@ -33,14 +33,14 @@ def find_damage(root: Path) -> Iterator[Damage]:
                 files = folder / FILES if kind == "models" else folder
                 problem = "no manifest" if manifest is None else find_damage_by_hash(files, manifest)
                 if problem is not None:
-                    yield Damage(f"{kind}/{folder.name}", problem)
+                    yield DamagedEntry(f"{kind}/{folder.name}", problem)
         for blob in sorted((root / "blobs").glob("*")):
             found = hash_file(blob)
             if found != blob.name:
-                yield Damage(f"blobs/{blob.name}", f"its SHA-256 is {found}")
+                yield DamagedEntry(f"blobs/{blob.name}", f"its SHA-256 is {found}")
 
 
-def remove_damaged(root: Path, damages: list[Damage]) -> None:
+def remove_damaged(root: Path, damages: list[DamagedEntry]) -> None:
     """Take damaged folders and files away, so that the next fetch brings them. Raises VolumeError."""
     with volume_errors(root), open_staging(root, "verify") as staging:
         for damage in damages:

@@ -17,7 +17,7 @@ from embedserve_runtime.store.manifest import (
     read_reference,
 )
 from embedserve_runtime.store.publishing import Kind, withdraw
-from embedserve_runtime.store.staging import open_staging, sweep
+from embedserve_runtime.store.staging import open_staging, remove_abandoned_folders
 from embedserve_runtime.store.volume import volume_errors
 
 KINDS: tuple[Kind, ...] = ("models", "artifacts")
@@ -156,7 +156,7 @@ def remove_garbage(root: Path, garbage: Garbage, abandoned_after_s: float) -> No
         for one in garbage.kernels:
             (root / KERNELS / one.name).unlink(missing_ok=True)
     with volume_errors(root):
-        sweep(root, abandoned_after_s)
+        remove_abandoned_folders(root, abandoned_after_s)
 
 
 def _unlink_blob(path: Path) -> None:

@@ -69,7 +69,7 @@ def open_staging(root: Path, key: str) -> Iterator[Staging]:
     try:
         _take_over(staging, key)
         make_folder(staging.files)
-        sweep(root, ABANDONED_AFTER_S)
+        remove_abandoned_folders(root, ABANDONED_AFTER_S)
         yield staging
     except BaseException:
         _leave(staging)
@@ -78,7 +78,7 @@ def open_staging(root: Path, key: str) -> Iterator[Staging]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def need_writable(root: Path) -> None:
+def require_writable(root: Path) -> None:
     """Raise OSError where a writer could not begin, before it asks anyone for anything."""
     make_folder(root / STAGING)
     probe = root / STAGING / f"{_PROBE}{uuid.uuid4().hex}"
@@ -104,13 +104,13 @@ def find_earlier_writer(root: Path, own: Staging) -> Path | None:
     return others[0] if others else None
 
 
-def wait_for(writer: Path) -> None:
+def wait_for_writer(writer: Path) -> None:
     """Return once the writer has ended: its folder is gone, or it is dead."""
     while writer.exists() and not _is_dead(writer):
         time.sleep(WATCH_S)
 
 
-def sweep(root: Path, older_than_s: float) -> list[Path]:
+def remove_abandoned_folders(root: Path, older_than_s: float) -> list[Path]:
     """Remove what dead writers left and none took over for so long; gives the folders that were removed."""
     removed = []
     for path in _list_folders(root):

@@ -27,7 +27,7 @@ from embedserve_runtime.store.volume import (
     refuses_links,
     sync,
     volume_errors,
-    write_whole,
+    write_atomically,
 )
 
 
@@ -111,7 +111,9 @@ class Store:
         """Make a name refer to a model, atomically; of several writers the last one wins."""
         path = self.root / "refs" / f"{reference.name.key}.json"
         make_folder(path.parent)
-        write_whole(path, reference.model_dump_json(indent=1).encode() + b"\n", staging.make_temporary_path())
+        write_atomically(
+            path, reference.model_dump_json(indent=1).encode() + b"\n", staging.make_temporary_path()
+        )
 
     def record_use(self, reference: ModelReference, vector_space: str | None = None) -> None:
         """Record that a model is used now, which protects it from garbage collection for a while, and its vector space.
@@ -127,7 +129,7 @@ class Store:
             noted = manifest.model_copy(update={"vector_spaces": (*manifest.vector_spaces, vector_space)})
             path = self._get_model_folder(reference.digest) / MANIFEST
             content = noted.model_dump_json(indent=1).encode() + b"\n"
-            write_whole(path, content, path.with_name(f".{MANIFEST}.{os.getpid()}"))
+            write_atomically(path, content, path.with_name(f".{MANIFEST}.{os.getpid()}"))
         except OSError:
             return
 

@@ -33,7 +33,7 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
     said = error.strerror or str(error)
     if error.errno in _FULL:
         return VolumeFull(
-            f"model.store: the volume of {root} is full ({said}): {_to_megabytes(free_bytes(root))} MB are free; "
+            f"model.store: the volume of {root} is full ({said}): {_to_megabytes(count_free_bytes(root))} MB are free; "
             "enlarge it, or remove models with `embedserve store gc`"
         )
     if error.errno == errno.EROFS:
@@ -50,9 +50,9 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
     return VolumeError(f"model.store: {root} cannot be used: {said}")
 
 
-def need_bytes(root: Path, needed: int) -> None:
+def require_free_bytes(root: Path, needed: int) -> None:
     """Raise VolumeFull when fewer than `needed` bytes are free."""
-    free = free_bytes(root)
+    free = count_free_bytes(root)
     if free < needed:
         raise VolumeFull(
             f"model.store: the model needs {_to_megabytes(needed)} MB more and {root} has {_to_megabytes(free)} MB "
@@ -60,7 +60,7 @@ def need_bytes(root: Path, needed: int) -> None:
         )
 
 
-def free_bytes(root: Path) -> int:
+def count_free_bytes(root: Path) -> int:
     """Count the bytes that this user may still write; 0 where it cannot be told."""
     try:
         return shutil.disk_usage(root).free
@@ -97,7 +97,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
     return True
 
 
-def write_whole(path: Path, content: bytes, temporary: Path) -> None:
+def write_atomically(path: Path, content: bytes, temporary: Path) -> None:
     """Write through `temporary`, a path on the same volume that is this process's own; readers see all or nothing."""
     temporary.write_bytes(content)
     sync(temporary)

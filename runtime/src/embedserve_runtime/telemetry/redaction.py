@@ -38,13 +38,13 @@ class Redactor:
         return self._pattern.sub(REDACTED, text) if self._pattern is not None else text
 
 
-def redactor_for(settings: Iterable[SecretStr | None]) -> Redactor:
+def build_redactor(settings: Iterable[SecretStr | None]) -> Redactor:
     """Create a redactor for the secrets among `settings` and those in this process's environment."""
     given = [secret.get_secret_value() for secret in settings if secret is not None]
-    return Redactor([*given, *secrets_of_environment(os.environ)])
+    return Redactor([*given, *list_environment_secrets(os.environ)])
 
 
-def secrets_of_environment(environment: Mapping[str, str]) -> list[str]:
+def list_environment_secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the values of variables whose names say that they hold secrets, and the passwords of proxies."""
     found = []
     for name, value in environment.items():

@@ -108,7 +108,7 @@ class SeriesLayout:
         return family
 
     def new_row(self) -> Row:
-        return row_from_memory(memoryview(bytearray(self.size * NUMBER_BYTES)))
+        return view_row(memoryview(bytearray(self.size * NUMBER_BYTES)))
 
     def metrics(self, rows: Sequence[Row]) -> Iterator[Metric]:
         """Return the metrics of the sum of all rows."""
@@ -116,7 +116,7 @@ class SeriesLayout:
         return (family.metric(total) for family in self.families)
 
 
-def row_from_memory(memory: memoryview) -> Row:
+def view_row(memory: memoryview) -> Row:
     """View memory as a row of numbers."""
     return memory.cast("B").cast("d")
 

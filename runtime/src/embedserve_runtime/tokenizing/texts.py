@@ -18,7 +18,7 @@ from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput, Mo
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, refuse_panics
+from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, raise_on_panic
 from embedserve_runtime.tokenizing.backend import (
     EncodedPart,
     EncodeOptions,
@@ -87,7 +87,7 @@ class TextTokenizer:
     def from_card(cls, card: ModelCard) -> TextTokenizer:
         """Build the tokenizer of a model. Raises ModelInvalid and ConfigError; for a reranker also when its tokenizer
         cannot make pairs."""
-        with refuse_panics(TOKENIZER_FILE):
+        with raise_on_panic(TOKENIZER_FILE):
             built = cls._build_for_card(card)
             if card.query is not None and not card.shares_encoder:
                 built.queries = cls._build_for_card(card.query.card)

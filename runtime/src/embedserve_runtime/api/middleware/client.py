@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.context import get_scope_context
 from embedserve_runtime.api.routes import PROTECTED_ROUTES
 from embedserve_runtime.service.current_client import begin_request
@@ -16,7 +16,7 @@ class ClientMiddleware:
     Probes, metrics and documents are open.
     """
 
-    def __init__(self, app: ASGIApp, clients: Clients) -> None:
+    def __init__(self, app: ASGIApp, clients: ClientIdentifier) -> None:
         self._app = app
         self._clients = clients
 

@@ -24,7 +24,7 @@ from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.rank_task import rank_task
 from embedserve_runtime.api.routers.tei import answer_similarity
 from embedserve_runtime.api.routers.tei_tasks import (
-    Task,
+    TeiTask,
     embed_task,
     predict_task,
     run_task,
@@ -101,7 +101,7 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 
 
-def _choose_task(context: RequestContext, card: ModelCard, content: Any) -> Task:
+def _choose_task(context: RequestContext, card: ModelCard, content: Any) -> TeiTask:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
         return rank_task(context, read_python(RankBody, content))
@@ -118,9 +118,9 @@ def _is_ranking(content: Any) -> bool:
 
 async def _build_tasks(
     context: RequestContext, service: EmbeddingService, instances: Sequence[Any]
-) -> list[Task]:
+) -> list[TeiTask]:
     """Build the task of each instance. Lets others have the event loop meanwhile."""
-    tasks: list[Task] = []
+    tasks: list[TeiTask] = []
     for index, content in enumerate(instances):
         if index % MAX_CONCURRENT_INSTANCES == 0:
             await asyncio.sleep(0)
@@ -130,7 +130,7 @@ async def _build_tasks(
 
 def _build_instance_task(
     context: RequestContext, service: EmbeddingService, index: int, content: Any
-) -> Task:
+) -> TeiTask:
     with _naming_instance(index, has_one_input=False):
         if _is_ranking(content):
             service.check_ranks()
@@ -148,7 +148,7 @@ def _naming_instance(index: int, *, has_one_input: bool) -> Iterator[None]:
         raise type(error)(named) from error
 
 
-async def _run_all(service: EmbeddingService, tasks: Sequence[Task], seconds: float) -> list[bytes]:
+async def _run_all(service: EmbeddingService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
     """Run the tasks, some at a time; the first failure cancels the others.
 
     seconds: the time for all of them together. Raises DeadlineExceeded.

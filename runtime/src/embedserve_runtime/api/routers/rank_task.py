@@ -11,7 +11,7 @@ from embedserve_runtime.api.context import RequestContext
 from embedserve_runtime.api.encoding import format_numbers
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import merge_aliases, read_request_options, record_inputs, truncation_side
-from embedserve_runtime.api.routers.tei_tasks import Task
+from embedserve_runtime.api.routers.tei_tasks import TeiTask
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import CohereVersion
 from embedserve_runtime.api.schemas.ranking import (
@@ -32,7 +32,7 @@ Version = Literal["1", "2"]
 DOCUMENTS_PER_UNIT = 100
 
 
-def rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> Task:
+def rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> TeiTask:
     """Create the task of a body. version: the one of Cohere's API that the answer names. Raises RequestError."""
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
@@ -69,7 +69,7 @@ def rank_task(context: RequestContext, body: RankBody, version: Version = "2") -
             answer = _add_documents(answer, body)
         return to_json(answer), scored.usage
 
-    return Task(len(texts), run)
+    return TeiTask(len(texts), run)
 
 
 def _read_texts(body: RankBody) -> list[str]:

@@ -37,21 +37,21 @@ from embedserve_runtime.service import (
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TeiTask:
     """A task. inputs: their number. run: returns the answer's JSON and its usage; raises any RequestError."""
 
     inputs: int
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
 
 
-async def run_task(request: Request, task: Task) -> Response:
+async def run_task(request: Request, task: TeiTask) -> Response:
     """Run a task and create its answer. Raises any RequestError."""
     service = get_service(request)
     content, usage = await task.run(service)
     return result_response(request, service, content, usage)
 
 
-def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Task:
+def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> TeiTask:
     options = read_request_options(context)
     prompt = read_input_prompt(card, body)
     query = EmbedQuery(
@@ -71,20 +71,20 @@ def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Tas
         embedded = await service.embed(query)
         return await write_rows(embedded.dense, write_number_arrays), embedded.usage
 
-    return Task(len(query.inputs), run)
+    return TeiTask(len(query.inputs), run)
 
 
-def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> Task:
+def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> TeiTask:
     query = build_tokens_query(context, card, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
         return await write_sparse_items(embedded.sparse), embedded.usage
 
-    return Task(len(query.inputs), run)
+    return TeiTask(len(query.inputs), run)
 
 
-def predict_task(context: RequestContext, body: PredictBody) -> Task:
+def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     inputs = body.inputs
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
@@ -106,7 +106,7 @@ def predict_task(context: RequestContext, body: PredictBody) -> Task:
         content = b",".join(_write_predictions(scored))
         return b"[" + content + b"]" if is_batch else content, scored.usage
 
-    return Task(count, run)
+    return TeiTask(count, run)
 
 
 def build_tokens_query(

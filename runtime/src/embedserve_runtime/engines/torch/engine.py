@@ -39,7 +39,7 @@ from embedserve_runtime.engines.torch.graphs import (
 )
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.kernels import KernelKind, find_varlen_obstacle
-from embedserve_runtime.engines.torch.long_texts import settle_flash_length
+from embedserve_runtime.engines.torch.long_texts import decide_flash_length
 from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halves
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens

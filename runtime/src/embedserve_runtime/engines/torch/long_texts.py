@@ -12,7 +12,7 @@ from embedserve_runtime.model.architecture import Encoder
 log = logging.getLogger(__name__)
 
 
-def settle_flash_length(encoder: Encoder, parameters: Parameters, asked: KernelKind | None) -> int | None:
+def decide_flash_length(encoder: Encoder, parameters: Parameters, asked: KernelKind | None) -> int | None:
     """Decide the length from which flash-attn runs; None for never. asked: `flash` takes it for every batch, `fused`
     for none, None what is faster on the card."""
     if asked is KernelKind.FLASH:

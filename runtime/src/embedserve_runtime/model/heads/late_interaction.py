@@ -115,7 +115,7 @@ class _PoolingFile(FileModel):
     tasks: str | list[str] | None = None
 
 
-def is_stanford(config: HeadConfig) -> bool:
+def is_stanford_colbert(config: HeadConfig) -> bool:
     """Whether a checkpoint without modules.json is one of Stanford's ColBERT, with a projection next to the encoder."""
     return STANFORD in (config.architectures or [])
 
@@ -123,7 +123,7 @@ def is_stanford(config: HeadConfig) -> bool:
 def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
     """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
-    if not modules.written and is_stanford(files.parse("config.json", HeadConfig)):
+    if not modules.written and is_stanford_colbert(files.parse("config.json", HeadConfig)):
         return _read_stanford(files, encoder, layout)
     pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it

@@ -184,7 +184,7 @@ def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None
         return by_modules
     if config.find_architecture(classifiers.SUFFIX):
         return Task.CLASSIFY
-    if late_interaction.is_stanford(config):
+    if late_interaction.is_stanford_colbert(config):
         return Task.MULTI_VECTOR
     if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, known):
         return Task.RERANK
