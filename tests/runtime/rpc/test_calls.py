@@ -14,7 +14,7 @@ from grpc import StatusCode, aio
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.engines.base import FloatArray, PackedBatch
@@ -195,7 +195,7 @@ GIVEN = {
 @pytest.mark.parametrize(("metadata", "want"), GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize("path", [EMBED, STREAM])
 async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode) -> None:
-    async with served(clients=Clients(ApiKeys([SecretStr(KEY)]))) as server:
+    async with served(clients=ClientIdentifier(ApiKeys([SecretStr(KEY)]))) as server:
         message = server.client.message(path, {"inputs": "a"})
         if path == STREAM:
             call = server.client.call(path)(metadata=metadata)
@@ -217,7 +217,7 @@ async def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path)
     (tmp_path / "keys").write_text(f"keys: [{{name: indexer, key: {KEY}, expires: 2030-01-01}}]")
     moments = [datetime(2029, 12, 31, tzinfo=UTC)]
     keys = ApiKeys(file=tmp_path / "keys", now=lambda: moments[-1])
-    async with served(clients=Clients(keys)) as server:
+    async with served(clients=ClientIdentifier(keys)) as server:
         call = server.client.call(STREAM)(metadata=(("authorization", f"Bearer {KEY}"),))
         await call.write(server.client.message(STREAM, {"inputs": "a"}))
         assert (await call.read()).embeddings
@@ -230,7 +230,7 @@ async def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path)
 
 
 async def test_messages_of_a_stream_wait_for_the_rate_in_their_order() -> None:
-    clients = Clients(header=b"x-tenant", requests_per_minute=600)
+    clients = ClientIdentifier(header=b"x-tenant", requests_per_minute=600)
     async with served(clients=clients) as server:
         greedy = [server.client.message(STREAM, {"inputs": f"text {number}"}) for number in range(620)]
         call = server.client.call(STREAM)(iter(greedy), metadata=(("x-tenant", "acme"),))

@@ -18,12 +18,12 @@ from haystack_integrations.components.embedders.huggingface_api import (
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from tests.runtime.rpc.rpc_kit import served
 from tests.support.tiny_models import build_splade_card
 
 KEY = "a-key"
-CLIENTS = Clients(ApiKeys([SecretStr(KEY)]))
+CLIENTS = ClientIdentifier(ApiKeys([SecretStr(KEY)]))
 HEADERS = {"authorization": f"Bearer {KEY}"}
 TEXTS = ["hello world", "a list of numbers", "a vector", "deep learning", "query"]
 DOCUMENTS = [Document(content=text) for text in TEXTS]

@@ -11,7 +11,7 @@ from grpc import StatusCode, aio
 from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import RequestMemory
 from tests.runtime.rpc.rpc_kit import Served, served
 from tests.support.tiny_models import build_classifier_card
@@ -56,7 +56,11 @@ CASES = {
     ),
     "no room": Case((FINE,), StatusCode.RESOURCE_EXHAUSTED, "", "429", {"memory": RequestMemory(BOUND, 1)}),
     "a wrong key": Case(
-        (FINE,), StatusCode.UNAUTHENTICATED, "", "401", {"clients": Clients(ApiKeys([SecretStr("a-key")]))}
+        (FINE,),
+        StatusCode.UNAUTHENTICATED,
+        "",
+        "401",
+        {"clients": ClientIdentifier(ApiKeys([SecretStr("a-key")]))},
     ),
     "a model that is being loaded": Case((FINE,), StatusCode.UNAVAILABLE, "", "503", {"ready": False}),
     "an unknown method": Case(

@@ -33,7 +33,7 @@ class ClientIdentifier:
         return bool(self.keys) or self.header is not None or any(one is not None for one in rates)
 
     def identify(self, headers: Mapping[bytes, bytes], route: str) -> Client | None:
-        """Return the client of a request; None where clients are not told apart.
+        """Return the client of a request; None if clients are not identified.
 
         route: a path, or `/` and the name of a gRPC service. Raises Unauthorized, RouteForbidden.
         """

@@ -94,7 +94,7 @@ def read_input_prompt(
 def choose_prompt(
     card: ModelCard, word: InputWord | None, name: str | None = None, text: str | None = None
 ) -> InputPrompt:
-    """Choose the prompt: the one that is asked for by name or text, else that of the inputs' type.
+    """Choose the prompt: the one requested by name or text, otherwise that of the inputs' type.
 
     Without a prompt for the type the default one applies, unless that is the prompt of another type: a query's prompt
     before a document would be worse than none.

@@ -96,7 +96,7 @@ class EngineChannel:
             peer.cancel_all()
 
     def broadcast(self, message: EngineMessage) -> None:
-        """Send to all that have said hello; a later one gets the present state when it says hello."""
+        """Send to all front ends that have connected; a later one gets the present state when it connects."""
         parts = self._encoder.encode(message)
         for peer in self._peers.values():
             if peer.has_said_hello:
@@ -139,7 +139,7 @@ class EngineChannel:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """Raises NotReady while there is no model."""
+        """Return the dispatcher. Raises NotReady while there is no model."""
         if self._dispatcher is None:
             raise NotReady("the model is not loaded yet")
         return self._dispatcher

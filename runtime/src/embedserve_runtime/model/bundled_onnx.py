@@ -112,8 +112,8 @@ class BundledOnnx:
 
 
 def choose_file(files: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:
-    """Which ONNX file is run: the one that `model.onnx_file` names, else one where no family fits; None where the
-    safetensors weights are run.
+    """Choose the ONNX file to run: the one that `model.onnx_file` names, otherwise one where no family fits; None where
+    the safetensors weights are run.
 
     files: the encoder's small files. names: of all files that the model has.
     Raises ConfigError where the named one is not there, ModelInvalid where one of several must be named,

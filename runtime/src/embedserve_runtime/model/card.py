@@ -162,7 +162,7 @@ class ModelCard:
 
     @property
     def shares_encoder(self) -> bool:
-        """Whether queries differ from documents only in what is made of the hidden states."""
+        """Whether queries differ from documents only in what is computed from the hidden states."""
         return self.query is not None and self.query.card.runs_encoder_of(self)
 
     def runs_encoder_of(self, other: ModelCard) -> bool:

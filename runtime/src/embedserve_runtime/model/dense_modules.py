@@ -40,7 +40,7 @@ class ModuleEntry(FileModel):
 
     @property
     def kind(self) -> str:
-        """The class name; the package it lies in differs between versions of sentence-transformers."""
+        """The class name, without its package, which differs between versions of sentence-transformers."""
         return self.type.rsplit(".", 1)[-1]
 
 

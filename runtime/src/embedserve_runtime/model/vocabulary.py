@@ -73,7 +73,7 @@ class _SpecialTokens(FileModel):
 
 
 def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
-    """Read the tokens of those names (`cls_token` and the like) from the tokenizer's files. Raises ModelInvalid."""
+    """Read the tokens named in the tokenizer's files, such as `cls_token`. Raises ModelInvalid."""
     found: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
         content = files.parse_if_there(file, _SpecialTokens, _SpecialTokens())

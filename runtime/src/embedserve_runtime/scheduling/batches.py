@@ -56,7 +56,7 @@ class RequestDispatcher(Protocol):
     def limits(self) -> Limits: ...
 
     def check_room(self, inputs: int, client: Client | None = None) -> None:
-        """Refuse a request before anything is spent on tokenising it, as far as it can be told by then.
+        """Refuse a request that cannot be admitted, as early as possible and before it is tokenised.
 
         Raises BatchTooLarge, NotReady, Overloaded, RateLimited.
         """

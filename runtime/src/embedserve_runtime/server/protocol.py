@@ -63,7 +63,7 @@ class IdleConnections:
         self._unused.pop(connection, None)
 
     def pop(self) -> BoundedHttpProtocol | None:
-        """Take out the connection that can best be done without: the oldest that has never had a request, else the
+        """Remove and return the connection that is needed least: the oldest that has never had a request, otherwise the
         one that has been idle longest."""
         connections = self._unused or self._used
         return connections.popitem(last=False)[0] if connections else None
@@ -298,7 +298,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # -- the end
 
     def shutdown(self) -> None:
-        """Take no request after the one in work; a connection that is new may still send its first."""
+        """Accept no request after the current one; a connection that is new may still send its first."""
         if not self._is_idle():
             if self.cycle is not None:
                 self.cycle.keep_alive = False

@@ -54,7 +54,7 @@ def average_chunks(card: ModelCard, query: EmbedQuery, result: ChunkedResult) ->
 
 
 def join_texts(texts: Sequence[str]) -> tuple[str, list[Span]]:
-    """Join texts to one, and return where each of them lies in it.
+    """Join texts into one, and return where each of them is in it.
 
     Between two without white space a blank is put, so that their words stay apart. Raises EmptyInput.
     """

@@ -40,7 +40,7 @@ _current: ContextVar[ClientRequest | None] = ContextVar("current_client", defaul
 
 
 def begin_request(client: Client | None) -> None:
-    """Set the client of the present task, and of those that it starts; None where clients are not told apart."""
+    """Set the client of the current task, and of those that it starts; None if clients are not identified."""
     _current.set(None if client is None else ClientRequest(client))
 
 

@@ -93,7 +93,7 @@ class HubSource:
 
 
 def find_rate_limit_headers(error: BaseException | None) -> Mapping[str, str] | None:
-    """Headers of an answer 429 that an error was made of."""
+    """Return the headers of the 429 response that an error was made from."""
     if isinstance(error, HfHubHTTPError) and error.response.status_code == 429:
         return error.response.headers
     return None

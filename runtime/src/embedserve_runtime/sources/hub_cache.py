@@ -26,7 +26,7 @@ class Snapshot:
 
 
 def find_snapshot(folder: Path) -> Snapshot | None:
-    """Return the snapshot that the latest ref of a cached model stands for; None where the folder is no such cache.
+    """Return the snapshot of the latest ref of a cached model; None where the folder is not such a cache.
 
     Without refs the only snapshot is taken. Raises ModelNotFound where the folder holds several models, or none at one
     commit, and ModelFileMissing where the snapshot of the latest ref is gone.

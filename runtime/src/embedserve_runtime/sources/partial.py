@@ -124,7 +124,7 @@ class PartialFile:
             return any(each is segment for each in self.segments)
 
     def end_at(self, segment: FileSegment) -> None:
-        """End the file where its content ended, since nothing else had said where."""
+        """Set the end of the file where its content ended, if nothing else had said where."""
         with self._lock:
             segment.end = self.size = segment.position
 

@@ -69,7 +69,7 @@ class Source(Protocol):
         """List the files of the source. Raises ModelError, SourceUnavailable or CertificateUntrusted."""
 
     def request(self, file: RemoteFile) -> Request:
-        """Build the request for a file's content; built anew for each part, so that signatures do not age."""
+        """Build the request for a file's content, again for each part, so that signatures do not expire."""
 
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
         """Return the error for an answer that is not worth a retry."""

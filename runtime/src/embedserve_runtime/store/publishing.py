@@ -58,7 +58,7 @@ def find_folder(root: Path, kind: Kind, name: str) -> Path | None:
 
 
 def remove_folder(root: Path, kind: Kind, name: str) -> None:
-    """Take `root/kind/name` away if it is there, so that the next `publish_folder` makes it anew."""
+    """Remove `root/kind/name` if it exists, so that the next `publish_folder` makes it again."""
     target = root / kind / name
     if target.exists():
         with volume_errors(root), open_staging(root, f"{kind}-{name}") as staging:
@@ -101,7 +101,7 @@ def move_into_place(
 
 
 def withdraw(staging: Staging, target: Path) -> None:
-    """Take a folder away at once; who has its files open keeps them."""
+    """Remove a folder at once; processes that have its files open can still read them."""
     aside = staging.make_temporary_path()
     try:
         target.rename(aside)

@@ -61,7 +61,7 @@ def require_free_bytes(root: Path, needed: int) -> None:
 
 
 def count_free_bytes(root: Path) -> int:
-    """Count the bytes that this user may still write; 0 where it cannot be told."""
+    """Count the bytes that this user may still write; 0 if unknown."""
     try:
         return shutil.disk_usage(root).free
     except OSError:
@@ -81,7 +81,7 @@ def make_folder(path: Path) -> None:
 
 
 def refuses_links(error: OSError) -> bool:
-    """Whether an error of `os.link` says that this file cannot have another name."""
+    """Whether an error of `os.link` means that this file cannot have another name."""
     return error.errno in _NO_LINKS
 
 

@@ -222,8 +222,7 @@ class TokenizerBackend:
         return len(self._encode_one(text[: self._max_characters], EncodeOptions(0, from_left=True)))
 
     def encode_prefix(self, text: str, characters: int, max_tokens: int) -> TokenSegment:
-        """Return the tokens, at most `max_tokens`, that lie entirely in the first `characters` characters of the
-        text."""
+        """Return the tokens, at most `max_tokens`, that are entirely within the first `characters` characters."""
         end, pattern = len(text), self._boundaries.pattern
         if pattern and (found := pattern.search(text, characters)):
             end = found.start()

@@ -50,7 +50,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def takes_attention_mask(inputs: Collection[str]) -> bool:
-    """Whether a graph with inputs of these names is told which tokens attention sees."""
+    """Whether a graph with inputs of these names takes an attention mask."""
     return all(name in inputs for name, _, _ in SEEN_INPUTS)
 
 

@@ -34,7 +34,7 @@ class Capacity:
 
     @property
     def integers(self) -> int:
-        """Length of the one array that holds a batch."""
+        """Length of the array that holds a batch."""
         by_token, by_sequence = self.steps
         return 5 * by_token + 3 * by_sequence
 

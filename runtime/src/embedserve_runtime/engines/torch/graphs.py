@@ -89,7 +89,7 @@ class Forward:
         return self.hidden
 
     def start_token_copy(self, head: TokenRowHead) -> PendingArray:
-        """Start to copy the rows of the token head, which is the one that was captured, to the host."""
+        """Start to copy the rows of the captured token head to the host."""
         if self.pending_token_rows is not None:
             return self.pending_token_rows
         return HostTransfer.start(head(self.states) if self.token_rows is None else self.token_rows)

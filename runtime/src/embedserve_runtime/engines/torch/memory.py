@@ -94,7 +94,7 @@ class MemoryBudget:
             self._lowered = lower_budget(self._lowered, batch.tokens, self._max_seen, self._clock())
 
     def split(self, batch: PackedBatch) -> list[PackedBatch]:
-        """`batch` in runs of whole sequences within the limit; a longer sequence is a run of its own."""
+        """Split a batch into runs of whole sequences within the limit; a longer sequence is a run of its own."""
         self._max_seen = max(self._max_seen, batch.tokens)
         max_tokens = self._compute_max_tokens()
         if max_tokens is None or batch.tokens <= max_tokens:

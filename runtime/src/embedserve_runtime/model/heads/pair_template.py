@@ -22,7 +22,7 @@ from embedserve_runtime.model.vocabulary import read_special_tokens
 def find_pair_template(
     source: HeadSource, layout: ModelLayout, known: Reranker | None
 ) -> PromptTemplate | None:
-    """Return the prompt that pairs are put into, None where nothing says one.
+    """Return the prompt that pairs are put into, None if there is none.
 
     With modules.json the Transformer module's file decides (`modality_config`); without it a chat template that tells
     queries from documents, then the name. Raises UnsupportedArchitecture or ModelInvalid.

@@ -26,8 +26,11 @@ def is_unwritten(layout: ModelLayout, settings: ModelSettings) -> bool:
 def check_pooling(
     files: ModelFiles, source: HeadSource, layout: ModelLayout, settings: ModelSettings
 ) -> None:
-    """Raise UnsupportedArchitecture for a model of which nothing says how its vectors are pooled, where the mean would
-    be no more than a guess. files: of the model's folder."""
+    """Raise UnsupportedArchitecture for a model whose files do not say how its vectors are pooled, unless the mean is a
+    reasonable guess.
+
+    files: of the model's folder.
+    """
     if not is_unwritten(layout, settings) or bge_m3.is_bge_m3(files):
         return
     named = ", ".join(source.config.architectures or []) or "no architecture"
