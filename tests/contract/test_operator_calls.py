@@ -57,7 +57,7 @@ async def call(
     port: int, key: Ed25519PrivateKey | None, *, generation: int = 1, pod: str = "docs-a"
 ) -> list[bool]:
     """Whether the pod was told, and whether it has proved its vectors."""
-    async with PodClient(tell_timeout=20, check_timeout=20, port=port) as client:
+    async with PodClient(message_timeout=20, check_timeout=20, port=port) as client:
         if key is not None:
             client.sign_with(CallSigner(key, lambda: generation, Clock()))
         told = await client.send_messages(SERVICE, (PodMessage(state(pod), OTHER, is_required=True),))
@@ -82,7 +82,7 @@ async def test_an_operator_that_leads_no_more_calls_nobody(tmp_path: Path) -> No
     told = list[str]()
     async with (
         pod_that_knows(tmp_path / "none", told) as port,
-        PodClient(tell_timeout=20, check_timeout=20, port=port) as client,
+        PodClient(message_timeout=20, check_timeout=20, port=port) as client,
     ):
         client.call_only_while(lambda: False)
         assert (
