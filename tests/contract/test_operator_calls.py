@@ -84,7 +84,7 @@ async def test_an_operator_that_leads_no_more_calls_nobody(tmp_path: Path) -> No
         pod_that_knows(tmp_path / "none", told) as port,
         PodClient(message_timeout=20, check_timeout=20, port=port) as client,
     ):
-        client.call_only_while(lambda: False)
+        client.restrict_calls(lambda: False)
         assert (
             await client.send_messages(SERVICE, (PodMessage(state(), OTHER, is_required=True),)) == "TooFew"
         )
