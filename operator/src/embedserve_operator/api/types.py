@@ -18,7 +18,7 @@ from embedserve_operator.api.base import (
     Quantity,
     RawObject,
 )
-from embedserve_operator.api.cache import Cache, OnnxConversion, Share
+from embedserve_operator.api.cache import Cache, OnnxConversion, ParityFloor
 from embedserve_operator.api.network import ApiSettings, Monitoring, NetworkPolicySettings, ServiceSettings
 from embedserve_operator.api.pods import JobSettings, PodSettings
 from embedserve_operator.api.quantities import parse_quantity
@@ -81,7 +81,7 @@ class ModelSpec(Model):
     """Of weights and products. `auto` takes what the hardware class says, else on CPUs the fastest variant that
     `onnx` has found good enough, float32 without one. On CPUs int8 needs `onnx`. On accelerators int8 (from ampere
     on) and fp8 (from ada on) run the large products in 8 bit where the vectors stay near enough to those in 16."""
-    min_cosine: Share | None = None
+    min_cosine: ParityFloor | None = None
     """Of int8 and fp8 on accelerators: the least cosine of a text's vector to that in 16 bit, measured at start;
     without it 0.999. Below it the pods serve 16 bit. A lower floor accepts vectors that are further off, and
     `status.vectorSpace.minCosine` says how far. Converted variants have `onnx.parity`."""

@@ -21,7 +21,6 @@ from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
     RetainedRevision,
-    find_compute_precisions,
     find_dimensions,
     find_min_cosine,
     find_model_report,
@@ -118,7 +117,7 @@ def _build_vector_space(observed: ObservedState, rollout: Rollout) -> VectorSpac
     outputs = report.outputs if report is not None else ()
     if not outputs and published is not None and same:
         outputs = published.outputs
-    compute = find_compute(observed, rollout.serving) or None
+    compute = find_compute_precisions(observed, rollout.serving) or None
     min_cosine = find_min_cosine(observed, rollout.serving)
     if compute is None and published is not None and same and published.revision == rollout.serving:
         compute, min_cosine = published.compute, published.min_cosine

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from embedserve_runtime.config.base import SettingsGroup
 
-Share = Annotated[float, Field(ge=-1, le=1)]
+ParityFloor = Annotated[float, Field(ge=-1, le=1)]
 
 
 class EngineSettings(SettingsGroup):
@@ -26,7 +26,7 @@ class EngineSettings(SettingsGroup):
         "warning where it lacks the one asked for. fp8 and int8 on a GPU: products in 8 bit, if the vectors stay close "
         "enough to those in 16 bit.",
     )
-    min_cosine: Share = Field(
+    min_cosine: ParityFloor = Field(
         default=0.999,
         description="fp8 and int8 on a GPU: least cosine of a text's vector to that in 16 bit, on a text set at start. "
         "Below it the model runs in 16 bit. The default is nearer than neighbours in a large collection are.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity, PackedBatch
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -42,7 +42,7 @@ def open_engines(
     has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended`). Raises
     UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
-    threads = settings.threads or usable_cpus()
+    threads = settings.threads or count_usable_cpus()
     if choose_engine(encoder, settings) == "onnx":
         return [OnnxEngine.build(encoder, weights, threads, has_attention_mask=has_attention_mask)]
     if has_attention_mask:

@@ -112,7 +112,7 @@ class TorchEngine:
         parameters = Parameters(weights, device, dtype)
         with torch.inference_mode(), use_device(device):
             if self.kernel in FUSED:
-                self._flash_from = settle_flash_length(encoder, parameters, options.kernel)
+                self._flash_from = decide_flash_length(encoder, parameters, options.kernel)
                 flash = self._flash_from is not None
                 # Imported here: it needs Triton, which is installed only with CUDA.
                 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder

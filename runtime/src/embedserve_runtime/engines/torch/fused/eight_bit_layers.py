@@ -170,7 +170,7 @@ class LayerInput:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadedLayer8:
+class LayerParts8:
     """A layer but for what its norms give, which depends on the layer that follows it.
 
     before_attention, before_mlp: the norms whose rows its products read, None where there is none.
@@ -191,7 +191,7 @@ class LoadedLayer8:
         name: str,
         kind: EightBit,
         given: LayerInput,
-    ) -> LoadedLayer8:
+    ) -> LayerParts8:
         parameters = shared.parameters
         weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
         norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
@@ -235,7 +235,7 @@ class LoadedLayer8:
         )
         return cls(norms, before_attention, before_mlp, products, attention, centering)
 
-    def build_post_norms(self, kind: EightBit, following: LoadedLayer8 | None) -> EightBitPostNorms:
+    def build_post_norms(self, kind: EightBit, following: LayerParts8 | None) -> EightBitPostNorms:
         output_adds = isinstance(self.products.of_attended, EightBitProduct)
         mlp = None if following is None else following.before_attention
         return EightBitPostNorms(self.before_mlp, mlp, kind, output_adds)
@@ -312,7 +312,7 @@ def build_eight_bit_stack(
     before = tables.norm
     for number, (layer, of_layer) in enumerate(zip(encoder.layers, ranges, strict=True)):
         given = LayerInput(before, of_layer)
-        loaded.append(LoadedLayer8.load(layer, shared, f"layers.{number}", kind, given))
+        loaded.append(LayerParts8.load(layer, shared, f"layers.{number}", kind, given))
         before = loaded[-1].norms.mlp if after else None
     build = build_post_norm_layers if after else build_pre_norm_layers
     embed, layers, last = build(tables, loaded, kind)
