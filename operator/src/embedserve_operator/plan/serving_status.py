@@ -21,6 +21,7 @@ from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
     RetainedRevision,
+    find_compute_precisions,
     find_dimensions,
     find_min_cosine,
     find_model_report,

@@ -18,8 +18,8 @@ class SelfCheckResult:
     dimensions: int | None
     problem: str
     """Why the pod did not pass; empty when it did."""
-    compute: str | None = None
-    """What computes the vectors of the pod; None where it did not say it."""
+    compute_precision: str | None = None
+    """Precision that the pod computes its vectors in; None where it did not report it."""
     min_cosine: float | None = None
     """How far they are from those of a more exact precision; None where that was not measured."""
 
