@@ -41,7 +41,7 @@ def make_plan(observed: ObservedState, settings: RenderSettings) -> Plan:
     evaluation = _evaluate(observed, spec, settings)
     if isinstance(evaluation, Failure):
         return _plan_no_change(observed, evaluation)
-    if evaluation.rollout.state == "Refused":
+    if evaluation.rollout.is_withheld:
         return _plan_without_model_change(evaluation)
     return _build_plan(evaluation)
 

@@ -81,6 +81,8 @@ ROLLOUT_CASES = (
     ),
     # There is nothing that a client could have stored, and nothing to go back to.
     _RolloutCase("Done", serving=_one_of("Unused")),
+    # Nothing can be ready beside the old pods, so nothing of the new model is begun.
+    _RolloutCase("Held", policy=_one_of("InPlace"), space=_one_of("Other", "Unknown"), is_held=_YES),
     # The user's word: no answers until the new pods are ready.
     _RolloutCase("Done", policy=_one_of("InPlace")),
     _RolloutCase("Preparing", has_replicas=_NO),
