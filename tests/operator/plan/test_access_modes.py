@@ -223,3 +223,18 @@ def test_the_jobs_pods_are_none_of_the_services() -> None:
     for template in templates:
         for selector in selectors:
             assert not selector.items() <= template["metadata"]["labels"].items()
+
+
+def test_a_held_model_waits_for_the_volume_too() -> None:
+    spec = cached(own(ONE_POD))
+    cluster = started(with_claim(spec, claim(ONE_POD)))
+    while any("status" not in job for job in cluster.jobs):
+        cluster = started(succeeded(cluster))
+    cluster = cluster.rolled_out().applied().published()
+    before = cluster.names("Deployment")
+    held = cluster.changed({**hub_spec(OTHER_REPO), "cache": spec["cache"], "rollout": {"hold": True}})
+    for _ in range(3):
+        held = held.applied().published()
+    assert held.names("Deployment") == before, "what serves stays"
+    assert [job["metadata"]["name"] for job in held.jobs] == [job["metadata"]["name"] for job in cluster.jobs]
+    assert held.conditions()["Ready"].reason == "Held"

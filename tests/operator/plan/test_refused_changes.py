@@ -171,3 +171,26 @@ def test_settings_that_do_not_go_with_the_model_that_serves_are_named() -> None:
     message = cluster.conditions()["Stalled"].message
     assert "it does not go with the model that is served" in message
     assert "int8 is made by conversion" in message
+
+
+IN_PLACE = {"onNewVectorSpace": "InPlace", "hold": True}
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "after the status was lost"])
+def test_a_model_that_is_held_and_has_no_room_is_not_begun(is_lost: bool) -> None:
+    cluster = serving().changed(hub_spec(OTHER_REPO, replicas=2, rollout=IN_PLACE))
+    if is_lost:
+        cluster = replace(cluster, resource={**cluster.resource, "status": {}})
+    held = cluster.applied().published()
+    assert held.names("Deployment") == [f"docs-{held.revision(hub_spec(REPO))}"]
+    plan = held.plan()
+    assert deployment(plan)["spec"]["replicas"] == 2, "the other edits are made to what serves"
+    held = held.applied().rolled_out(hub_spec(REPO)).published()
+    (ready,) = held.plan().status.conditions
+    assert (ready.type, ready.status, ready.reason) == ("Ready", "True", "Held")
+    assert "before spec.rollout.hold is false" in ready.message
+    rollout = held.plan().status.rollout
+    assert rollout is not None
+    assert (rollout.state, rollout.url) == ("Held", None)
+    let_go = held.changed(hub_spec(OTHER_REPO, replicas=2, rollout={**IN_PLACE, "hold": False})).applied()
+    assert let_go.service_revision() == let_go.revision(hub_spec(OTHER_REPO))

@@ -49,8 +49,11 @@ def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> Non
     if state == "Refused":
         assert may_refuse
         assert facts.space != "Same"
-    elif facts.serving == "Unused" or facts.policy == "InPlace":
-        assert state == "Done", "nothing was served, or the user gives it up"
+    elif facts.serving == "Unused":
+        assert state == "Done", "nothing was served"
+    elif facts.policy == "InPlace":
+        is_held = facts.is_held and facts.space != "Same"
+        assert state == ("Held" if is_held else "Done"), "the user gives up what is served, unless it is held"
     elif state == "Done":
         assert facts.desired == "Verified", "no answer of a space that was not proved"
         assert facts.has_replicas, "without pods nothing is proved"
@@ -91,6 +94,11 @@ def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> Non
             READY._replace(policy="InPlace", desired="Incomplete"),
             "Done",
             id="in place nothing is waited for",
+        ),
+        pytest.param(
+            READY._replace(policy="InPlace", space="Unknown", desired="Incomplete", is_held=True),
+            "Held",
+            id="unless it is held",
         ),
         pytest.param(
             READY._replace(has_replicas=False, desired="Complete"),

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from embedserve_operator.api.times import parse_duration
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.manifests.metadata import REVISION_LABEL
 from embedserve_operator.plan.revision import compute_revision
 from tests.operator.builders import hub_spec
 from tests.operator.plan.stepped import SteppedCluster, name_space
@@ -170,11 +171,23 @@ class ModelChanges(RuleBasedStateMachine):
             assert followed["revision"] == revision_of(spec)
             assert followed["settings"].get("replicas") == spec["replicas"]
             assert followed["settings"].get("resources") == spec.get("resources")
+        self._check_retained(revision_of(spec))
         desired = name_space(spec["model"]["source"]["huggingFace"]["repo"])
         if not is_stopped and desired in cluster.list_spaces(revision_of(spec)) and desired in cluster.proved:
             assert cluster.list_spaces(cluster.serving_revision) or spec["rollout"].get("hold"), (
                 "nobody answers although a proved model is ready"
             )
+
+    def _check_retained(self, desired: str) -> None:
+        """What is kept for a way back has followed the manifest too."""
+        cluster = self.cluster
+        for one in cluster.list_kind("Deployment"):
+            if one["metadata"]["labels"][REVISION_LABEL] not in (cluster.serving_revision, desired):
+                followed = json.loads(one["metadata"]["annotations"]["embedserve.dev/followed"])
+                assert followed["revision"] == desired
+                assert followed["settings"].get("resources") == cluster.spec.get("resources")
+                if cluster.spec.get("suspend"):
+                    assert one["spec"]["replicas"] == 0
 
 
 @pytest.mark.thorough

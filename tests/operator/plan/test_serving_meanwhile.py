@@ -209,3 +209,53 @@ def test_what_is_kept_of_an_earlier_model_stops_with_the_service_and_comes_back_
     assert deployment(stopped, old)["spec"]["replicas"] == 0
     back = stopped.changed(hub_spec(OTHER_REPO)).applied()
     assert deployment(back, old)["spec"] == deployment(switched, old)["spec"]
+
+
+def kept(**more: Any) -> Cluster:
+    """Once the other model has the name, and the pods of the first one stay for a way back."""
+    switched = serving(**more).changed(hub_spec(OTHER_REPO, **more)).applied().rolled_out(report=OTHER)
+    return switched.applied().published().applied().published()
+
+
+def test_what_is_kept_gets_new_keys_images_and_resources_and_keeps_its_number() -> None:
+    cluster = kept(replicas=2)
+    old = old_name(cluster)
+    assert deployment(cluster, old)["spec"]["replicas"] == 2
+    auth = {"secretRef": {"name": "new-keys", "key": "keys"}}
+    edited = hub_spec(
+        OTHER_REPO, replicas=5, auth=auth, resources={"limits": {"memory": "9Gi"}}, servedModelName="docs"
+    )
+    images = {name: replace(one, reference=f"{one.reference}-2") for name, one in SETTINGS.images.items()}
+    later = replace(cluster.changed(edited), settings=replace(SETTINGS, images=images)).applied()
+    found = deployment(later, old)
+    assert container(found)["image"] == "embedserve-runtime:test-cpu-2"
+    assert container(found)["resources"] == {"limits": {"memory": "9Gi"}}
+    assert "new-keys" in str(found["spec"]["template"]["spec"]["volumes"])
+    assert found["spec"]["replicas"] == 2
+    mounted = found["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+    (content,) = [one["data"] for one in later.children if one["metadata"]["name"] == mounted]
+    read = yaml.safe_load(content["runtime.yaml"])
+    assert (read["model"]["source"], read["server"]["served_model_name"]) == (REPO, "docs")
+    assert later.applied().children == later.children, "nothing is written again"
+
+
+def test_what_is_kept_and_was_autoscaled_gets_no_number_and_no_autoscaler() -> None:
+    scaled = {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
+    cluster = kept(**scaled)
+    old = old_name(cluster)
+    before = deployment(cluster, old)["spec"]["replicas"]
+    edited = hub_spec(OTHER_REPO, autoscaling={"minReplicas": 2, "maxReplicas": 9}, servedModelName="docs")
+    plan = cluster.changed(edited).plan()
+    (made,) = [one for one in plan.children if one["metadata"]["name"] == old and one["kind"] == "Deployment"]
+    assert "replicas" not in made["spec"]
+    assert deployment(cluster.changed(edited).applied(), old)["spec"]["replicas"] == before
+    (scaler,) = [one for one in plan.children if one["kind"] == "HorizontalPodAutoscaler"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] != old
+
+
+def test_what_comes_with_a_third_model_is_not_done_to_what_is_kept() -> None:
+    cluster = kept()
+    old = old_name(cluster)
+    before = deployment(cluster, old)["spec"]
+    third = cluster.changed(hub_spec("acme/third", resources={"limits": {"memory": "9Gi"}})).applied()
+    assert deployment(third, old)["spec"] == before

@@ -91,8 +91,9 @@ class RolloutStatus(Model):
     revision: str
     """Revision: the end of its Deployment's name."""
     state: Literal["Preparing", "Checking", "Held", "Refused"]
-    """Preparing: its pods come up. Checking: they prove that they make sound vectors. Held: ready, and waits for
-    spec.rollout.hold to be false. Refused: spec.rollout.onNewVectorSpace says so."""
+    """Preparing: its pods come up. Checking: they prove that they make sound vectors. Held: waits for
+    spec.rollout.hold to be false, ready or, where there is no room for both, not begun. Refused:
+    spec.rollout.onNewVectorSpace says so."""
     vector_space: str | None = None
     """Its identity, once it is known."""
     dimensions: int | None = None

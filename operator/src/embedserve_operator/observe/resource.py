@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from embedserve_operator.api.base import describe_problems
+from embedserve_operator.api.reading import read_known_fields
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
@@ -31,7 +32,8 @@ def read_resource(resource: EmbeddingServiceObject) -> Resource:
         generation=resource.metadata.generation,
         spec=spec,
         problem=problem,
-        status=_parse_status(resource.status),
+        # Another version of the operator may have written it.
+        status=read_known_fields(EmbeddingServiceStatus, resource.status),
     )
 
 
@@ -40,14 +42,3 @@ def _parse_spec(received: Any) -> tuple[EmbeddingServiceSpec | None, str]:
         return EmbeddingServiceSpec.model_validate(received), ""
     except ValidationError as error:
         return None, describe_problems(error)
-
-
-def _parse_status(received: Any) -> EmbeddingServiceStatus:
-    """Return the published status.
-
-    One that cannot be read, since another version wrote it, counts as empty and is replaced.
-    """
-    try:
-        return EmbeddingServiceStatus.model_validate(received or {})
-    except ValidationError:
-        return EmbeddingServiceStatus()

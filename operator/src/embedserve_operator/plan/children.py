@@ -43,6 +43,7 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
         plan_pin(observed, spec, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
         *((serving.config_map, serving.deployment) if serving is not None else ()),
+        *(manifest for one in evaluation.retained for manifest in (one.config_map, one.deployment)),
         build.deployment if preparation.can_serve else None,
         *(
             build_space_service(

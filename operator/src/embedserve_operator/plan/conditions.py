@@ -36,7 +36,7 @@ class ConditionInputs:
 
     rollout: Rollout
     refused: Rollout | None
-    """The change of the model that is refused; everything else is then about what is done instead."""
+    """The change of the model that is refused or not begun; everything else is then about what is done instead."""
     replicas: int
     """The number of pods that should run."""
     is_suspended: bool
@@ -56,7 +56,7 @@ class ConditionInputs:
 def build_conditions(inputs: ConditionInputs) -> tuple[PlannedCondition, ...]:
     """Return the conditions of a resource whose spec can be read."""
     found = [_build_ready(inputs)]
-    if inputs.refused is not None:
+    if inputs.refused is not None and inputs.refused.state == "Refused":
         found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs)))
     elif not inputs.rollout.is_done:
         found.append(_build_progress(inputs))
@@ -133,11 +133,9 @@ def _build_progress(inputs: ConditionInputs) -> PlannedCondition:
 def _describe_serving(inputs: ConditionInputs, plainly: str) -> tuple[str, str]:
     """Return the reason and the message while all pods are available."""
     if inputs.refused is not None:
-        serving = inputs.rollout.serving
-        return (
-            PREVIOUS_SERVING,
-            f"revision {serving} goes on serving; {describe_refused_change(inputs.refused)}",
-        )
+        why = describe_refused_change(inputs.refused)
+        reason = PREVIOUS_SERVING if inputs.refused.state == "Refused" else HELD
+        return reason, f"revision {inputs.rollout.serving} goes on serving; {why}"
     if inputs.rollout.state == "Held":
         return HELD, _describe_held(inputs)
     if inputs.rollout.is_waiting:
@@ -154,7 +152,13 @@ def _describe_held(inputs: ConditionInputs) -> str:
 
 
 def describe_refused_change(refused: Rollout) -> str:
-    """Describe why a change of the model is refused, and what the user can do."""
+    """Describe why a change of the model is refused or not begun, and what the user can do."""
+    if refused.state == "Held":
+        return (
+            "the manifest asks for another model, which cannot run beside this one (spec.rollout.onNewVectorSpace is "
+            "InPlace, or one pod alone can mount the volume of models) and is not begun before spec.rollout.hold is "
+            "false"
+        )
     means = refused.desired_space or "one that is not known as long as no pod of it runs"
     return (
         f"{refused.space} is the vector space of this service, the change of the manifest means {means}, and "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan.revision_build import RevisionBuild, ServingBuild
+from embedserve_operator.plan.revision_build import EarlierBuild, RevisionBuild
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.observed import ObservedState
@@ -22,7 +22,9 @@ class Evaluation:
     build: RevisionBuild
     """The revision that the spec declares."""
     rollout: Rollout
-    serving: ServingBuild | None = None
+    serving: EarlierBuild | None = None
     """The revision that serves meanwhile, where another one does and can follow the manifest."""
+    retained: tuple[EarlierBuild, ...] = ()
+    """The retained revisions that can follow the manifest."""
     refused: Rollout | None = None
     """The change of the model that the manifest asks for beyond the spec and does not get."""

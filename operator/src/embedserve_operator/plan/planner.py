@@ -16,7 +16,7 @@ from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.plan.refused_change import keep_served_model
 from embedserve_operator.plan.replacement_times import plan_replacement_times
-from embedserve_operator.plan.revision_build import build_revision, build_serving
+from embedserve_operator.plan.revision_build import build_retained, build_revision, build_serving
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
 from embedserve_operator.plan.scaling import (
     plan_frozen_replicas,
@@ -45,7 +45,7 @@ def make_plan(observed: ObservedState, settings: RenderSettings) -> Plan:
     evaluation = _evaluate(observed, spec, settings)
     if isinstance(evaluation, Failure):
         return _plan_no_change(observed, evaluation)
-    if evaluation.rollout.state == "Refused":
+    if evaluation.rollout.is_withheld:
         return _plan_without_model_change(evaluation)
     return _build_plan(evaluation)
 
@@ -65,7 +65,8 @@ def _evaluate(
     observed = replace(observed, fetched=build.fetched)
     rollout = plan_rollout(observed, spec, build.desired)
     serving = None if build.preparation.must_clear else build_serving(observed, spec, settings, rollout)
-    return Evaluation(observed, spec, settings, build, rollout, serving, refused)
+    retained = build_retained(observed, spec, settings, rollout)
+    return Evaluation(observed, spec, settings, build, rollout, serving, retained, refused)
 
 
 def _build_plan(evaluation: Evaluation) -> Plan:
@@ -99,13 +100,18 @@ def _plan_hand_overs(evaluation: Evaluation) -> tuple[ReplicasHandOver, ...]:
     observed, spec, rollout = evaluation.observed, evaluation.spec, evaluation.rollout
     serving, preparation = evaluation.serving, evaluation.build.preparation
     found = [plan_replica_handover(observed, spec, rollout) if preparation.can_serve else None]
+    sent = {
+        one.deployment["metadata"]["name"]
+        for one in evaluation.retained
+        if "replicas" in one.deployment["spec"]
+    }
     frozen = [one.previous.revision for one in rollout.retained]
     if serving is not None:
         found.append(plan_serving_replica_handover(observed, serving.spec, rollout.serving))
     elif rollout.is_waiting and not (rollout.is_serving_broken or preparation.must_clear):
         frozen.append(rollout.serving)
     found += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]
-    return tuple(one for one in found if one is not None)
+    return tuple(one for one in found if one is not None and one.deployment not in sent)
 
 
 def _plan_without_model_change(evaluation: Evaluation) -> Plan:

@@ -1,6 +1,7 @@
-"""This module handles a refused change of the model: it returns the manifest without the change.
+"""This module handles a change of the model that is refused, or held while there is no room for both: it returns the
+manifest without the change.
 
-While a change of the model is refused, everything else in the manifest (pods, resources, the autoscaler, `suspend`)
+Meanwhile everything else in the manifest (pods, resources, the autoscaler, `suspend`)
 is done for the model that is served.
 """
 

@@ -1,5 +1,5 @@
 """This module builds the revision that a spec declares: its configuration, its Deployment, and how far its
-model has been prepared; and the revision that serves meanwhile.
+model has been prepared; and earlier revisions that serve meanwhile or are retained.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from embedserve_operator.plan.model_volume import choose_model_volume
 from embedserve_operator.plan.preparation import Preparation, plan_preparation
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.plan.rollout import DesiredRevision, Rollout
-from embedserve_operator.plan.scaling import choose_replicas
-from embedserve_operator.plan.served_spec import build_served_spec
+from embedserve_operator.plan.scaling import choose_replicas, plan_frozen_replicas
+from embedserve_operator.plan.served_spec import ServedSpec, build_served_spec
 from embedserve_operator.plan.template_inputs import TemplateInputs, build_deployment_for_inputs
 from embedserve_operator.plan.vector_spaces import find_vector_space
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import FetchedModel
 from embedserve_operator.state.observed import ObservedState
+from embedserve_operator.state.workloads import DeploymentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def build_revision(
 
 
 @dataclass(frozen=True, slots=True)
-class ServingBuild:
-    """Holds the revision that serves while the manifest asks for another model."""
+class EarlierBuild:
+    """Holds a revision that has pods while the manifest asks for another model."""
 
     spec: EmbeddingServiceSpec
     """The manifest of that revision."""
@@ -100,7 +101,7 @@ class ServingBuild:
 
 def build_serving(
     observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout
-) -> ServingBuild | None:
+) -> EarlierBuild | None:
     """Return the revision that serves meanwhile as the later edits of the manifest make it; None where it stays as it
     is, or makes room.
     """
@@ -108,14 +109,55 @@ def build_serving(
     if not rollout.is_waiting or rollout.is_serving_broken or there is None:
         return None
     served = build_served_spec(there, spec, rollout.desired)
-    if served is None:
-        return None
+    return None if served is None else _build_earlier(observed, settings, there, served, rollout.space)
+
+
+def build_retained(
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, rollout: Rollout
+) -> tuple[EarlierBuild, ...]:
+    """Return the retained revisions as the later edits of the manifest make them, without those that stay as they are.
+
+    Their pods answer by the name of their vector space, and take the service's name on the way back: with the present
+    keys, images and resources. They keep their number.
+    """
+    found = []
+    for one in rollout.retained:
+        there = observed.find_deployment(one.previous.revision)
+        served = None if there is None else build_served_spec(there, spec, rollout.desired)
+        if there is None or served is None:
+            continue
+        kept = replace(served, spec=_keep_replicas(observed, spec, there, served.spec))
+        found.append(_build_earlier(observed, settings, there, kept, one.previous.space))
+    return tuple(found)
+
+
+def _keep_replicas(
+    observed: ObservedState, spec: EmbeddingServiceSpec, there: DeploymentState, kept: EmbeddingServiceSpec
+) -> EmbeddingServiceSpec:
+    """Return the manifest of a retained revision with the number of pods that its Deployment has, or should have again
+    where the manifest of the service is `spec`. A number that an autoscaler has written is never sent.
+    """
+    if there.is_autoscaled and kept.autoscaling is not None:
+        return kept
+    claim = plan_frozen_replicas(observed, spec, there.revision)
+    number = there.desired_replicas if claim is None else claim.replicas
+    return kept.model_copy(update={"autoscaling": None, "replicas": number})
+
+
+def _build_earlier(
+    observed: ObservedState,
+    settings: RenderSettings,
+    there: DeploymentState,
+    served: ServedSpec,
+    space: str | None,
+) -> EarlierBuild:
+    """Return the revision of an existing Deployment for another manifest, whose vector space is `space`."""
     config = build_config_map(observed.resource, served.spec, settings)
     pods = PodInputs(
         resource=observed.resource,
         spec=served.spec,
         settings=settings,
-        revision=rollout.serving,
+        revision=there.revision,
         config=config["metadata"]["name"],
         volume=choose_model_volume(observed, served.spec),
     )
@@ -123,12 +165,12 @@ def build_serving(
     def build_for(inputs: TemplateInputs) -> Manifest:
         return build_deployment(
             replace(pods, runtime_class=inputs.runtime_class),
-            space=rollout.space,
+            space=space,
             report=there.report,
             model_bytes=inputs.model_bytes,
             followed=served.followed,
         )
 
     present = find_runtime_class(served.spec, settings, observed.cluster)
-    deployment = build_deployment_for_inputs(observed, rollout.serving, there.report, present, build_for)
-    return ServingBuild(served.spec, config, deployment)
+    deployment = build_deployment_for_inputs(observed, there.revision, there.report, present, build_for)
+    return EarlierBuild(served.spec, config, deployment)

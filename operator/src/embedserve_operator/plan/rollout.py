@@ -12,6 +12,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests.metadata import space_name
 from embedserve_operator.plan.rollout_cases import (
+    Policy,
     Readiness,
     RolloutFacts,
     RolloutState,
@@ -50,6 +51,8 @@ class Rollout:
     retained: tuple[RetainedRevision, ...] = ()
     has_replicas: bool = True
     """Whether the manifest asks for any pods."""
+    is_in_place: bool = False
+    """Whether nothing of the desired revision may run beside what serves."""
     is_serving_broken: bool = False
     """Whether the serving revision cannot recover; its Deployment is then scaled down before the Service switches."""
 
@@ -57,6 +60,11 @@ class Rollout:
     def is_waiting(self) -> bool:
         """Whether an older revision keeps serving for now."""
         return self.serving != self.desired
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether nothing of the desired revision may run: it is refused, or held where there is no room for both."""
+        return self.state == "Refused" or (self.state == "Held" and self.is_in_place)
 
     @property
     def is_done(self) -> bool:
@@ -100,6 +108,7 @@ def plan_rollout(observed: ObservedState, spec: EmbeddingServiceSpec, desired: D
         if desired.is_sole_user
         else find_retained_revisions(observed, spec, known, others=frozenset((serving, desired.revision))),
         has_replicas=desired.replicas > 0,
+        is_in_place=_choose_policy(spec, desired) == "InPlace",
         is_serving_broken=serving != desired.revision
         and _classify_serving(observed, serving, space) == "Broken",
     )
@@ -112,14 +121,12 @@ def _decide_state(
     if current is None or current == desired.revision:
         return "Done"
     old, new = find_vector_space(observed, current), find_vector_space(observed, desired.revision)
-    policy = spec.rollout.on_new_vector_space
     readiness: Readiness = "Complete" if complete else "Incomplete"
     if complete and desired.replicas > 0 and _is_verified(observed, desired):
         readiness = "Verified"
     return decide_rollout(
         RolloutFacts(
-            # On a volume that one pod can mount, the old pods have to stop first.
-            policy="InPlace" if desired.is_sole_user and policy == "BlueGreen" else policy,
+            policy=_choose_policy(spec, desired),
             serving=_classify_serving(observed, current, old),
             space=_compare_spaces(old, new),
             desired=readiness,
@@ -127,6 +134,12 @@ def _decide_state(
             is_held=spec.rollout.hold,
         )
     )
+
+
+def _choose_policy(spec: EmbeddingServiceSpec, desired: DesiredRevision) -> Policy:
+    """Return the policy: on a volume that one pod can mount, the old pods have to stop first."""
+    asked = spec.rollout.on_new_vector_space
+    return "InPlace" if desired.is_sole_user and asked == "BlueGreen" else asked
 
 
 def _compare_spaces(old: str | None, new: str | None) -> SpaceChange:

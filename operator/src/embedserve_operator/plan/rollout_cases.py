@@ -78,6 +78,8 @@ ROLLOUT_CASES = (
     ),
     # No client can have stored its vectors, and there is nothing to roll back to.
     _RolloutCase("Done", serving=_one_of("Unused")),
+    # Nothing can be ready beside the old pods, so nothing of the new model is begun.
+    _RolloutCase("Held", policy=_one_of("InPlace"), space=_one_of("Other", "Unknown"), is_held=_YES),
     # The user asked for it: no answers until the new pods are ready.
     _RolloutCase("Done", policy=_one_of("InPlace")),
     _RolloutCase("Preparing", has_replicas=_NO),

@@ -170,7 +170,5 @@ def build_rollout_status(observed: ObservedState, rollout: Rollout) -> RolloutSt
         else known.size_bytes
         if known is not None
         else None,
-        url=None
-        if space is None or rollout.state == "Refused"
-        else service.format_url(observed.resource, space),
+        url=None if space is None or rollout.is_withheld else service.format_url(observed.resource, space),
     )
