@@ -18,6 +18,7 @@ from embedserve_runtime.api.middleware.body import BodyMiddleware
 from embedserve_runtime.api.middleware.client import ClientMiddleware
 from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
+from embedserve_runtime.api.middleware.head import HeadMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
 from embedserve_runtime.api.openapi import describe_keys
 from embedserve_runtime.api.operator_calls import OperatorCalls
@@ -33,6 +34,7 @@ from embedserve_runtime.api.routers import (
     score,
     tei,
 )
+from embedserve_runtime.api.routes import MANAGEMENT_WORK, SERVING_WORK
 from embedserve_runtime.config import ServerSettings
 
 _SERVING = (
@@ -81,7 +83,8 @@ def create_management_app(
         title="Embedserve management",
         openapi_url=None,
         middleware=[
-            Middleware(RequestContextMiddleware, server=context),
+            Middleware(RequestContextMiddleware, server=context, work=MANAGEMENT_WORK),
+            Middleware(HeadMiddleware, server=context),
             Middleware(BodyMiddleware, server=context),
         ],
         redirect_slashes=False,
@@ -109,14 +112,14 @@ def _build_middleware(context: ServerContext, settings: ServerSettings) -> Seque
                 expose_headers=["*"],
             )
         )
-    stack.append(Middleware(RequestContextMiddleware, server=context))
+    stack.append(Middleware(RequestContextMiddleware, server=context, work=SERVING_WORK))
     if settings.compress_from_bytes is not None:
         stack.append(Middleware(CompressionMiddleware, min_bytes=settings.compress_from_bytes))
     if settings.space_url is not None:
         stack.append(Middleware(ForwardingMiddleware, server=context, space_url=settings.space_url))
     if context.clients.needs_identity:
         stack.append(Middleware(ClientMiddleware, clients=context.clients))
-    stack.append(Middleware(BodyMiddleware, server=context))
+    stack += [Middleware(HeadMiddleware, server=context), Middleware(BodyMiddleware, server=context)]
     return stack
 
 

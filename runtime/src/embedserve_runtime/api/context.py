@@ -59,11 +59,22 @@ class ServerContext:
 class RequestContext:
     """What is known of one request, until it is counted, logged and traced at its end.
 
-    headers: by lower-case name. body: set once it is read. facts: filled in while the request is handled.
+    headers: by lower-case name. body: set once it is read. is_body_wanted: set once it is about to be read; a client
+    with `Expect: 100-continue` waits for that. facts: filled in while the request is handled.
     is_work: whether it counts as in flight and gets a line in the log, unlike probes and scrapes.
     """
 
-    __slots__ = ("_server", "_started", "body", "facts", "headers", "is_work", "request_id", "route")
+    __slots__ = (
+        "_server",
+        "_started",
+        "body",
+        "facts",
+        "headers",
+        "is_body_wanted",
+        "is_work",
+        "request_id",
+        "route",
+    )
 
     def __init__(
         self,
@@ -81,6 +92,7 @@ class RequestContext:
         self.is_work = is_work
         self.headers = headers
         self.body = b""
+        self.is_body_wanted = False
         self.request_id = request_id or choose_request_id(headers)
         self.facts = RequestFacts(failure=DISCONNECT_CAUSE)
         if is_work:
@@ -105,8 +117,13 @@ class RequestContext:
 
     @property
     def ends_connection(self) -> bool:
-        """Whether the connection ends with the answer, which moves keep-alive clients to another replica."""
-        return self._server.readiness.phase is Phase.DRAINING
+        """Whether the connection ends with the answer.
+
+        It does while draining, which moves keep-alive clients to another replica. And where a client still waits for
+        leave to send its body: whether it will send it is not known, and so not where its next request begins.
+        """
+        is_waiting = not self.is_body_wanted and b"expect" in self.headers
+        return is_waiting or self._server.readiness.phase is Phase.DRAINING
 
     def explain(self, error: Exception) -> tuple[EmbedserveError, HttpError]:
         """Return the error that the client sees. Anything but an EmbedserveError is a bug, of which it learns
