@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -111,6 +112,15 @@ def test_every_route_with_a_body_is_documented_in_full(document: dict[str, Any])
         for name, field in schema["properties"].items():
             assert field.get("description") or "$ref" in field, (path, name)
             assert "examples" in field, (path, name)
+
+
+async def test_others_are_answered_while_the_document_is_built() -> None:
+    async with serve_in_process() as server:
+        document = asyncio.create_task(server.client.get("/openapi.json"))
+        probe = asyncio.create_task(server.client.get("/health"))
+        done, _ = await asyncio.wait((document, probe), return_when=asyncio.FIRST_COMPLETED)
+        assert done == {probe}
+        assert (await document).status_code == 200
 
 
 PAGES = ("/docs", "/redoc")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import orjson
 from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.error_response import add_exception_handlers
@@ -20,9 +17,8 @@ from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
 from embedserve_runtime.api.middleware.head import HeadMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
-from embedserve_runtime.api.openapi import describe_keys
+from embedserve_runtime.api.openapi import describe_keys, serve_document
 from embedserve_runtime.api.operator_calls import OperatorCalls
-from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers import (
     cohere,
     health,
@@ -66,9 +62,9 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
     app.state.context = context
     probes = () if settings.management_port is not None else (health.probe_router,)
     _add_routes(app, (*_SERVING, *probes))
-    _add_document_alias(app)
     add_exception_handlers(app)
     describe_keys(app)
+    serve_document(app)
     return app
 
 
@@ -130,13 +126,3 @@ def _add_routes(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     of a request that takes 30 in the application (fastapi 0.165).
     """
     app.router.routes[:0] = [route for router in routers for route in router.routes]
-
-
-def _add_document_alias(app: FastAPI) -> None:
-    """Serve the OpenAPI document at TEI's path for it, too."""
-
-    async def document(request: Request) -> Response:
-        del request
-        return BytesResponse(orjson.dumps(app.openapi()))
-
-    app.add_route("/api-doc/openapi.json", document, include_in_schema=False)
