@@ -26,9 +26,10 @@ class Servers:
         if ports.pinned:
             self._servers.append(HttpServer(_pinned(app), ports.pinned, observer))
 
-    def stop(self) -> None:
+    def stop(self, *, hands_over: bool = False) -> None:
+        """hands_over: whether others take over the ports."""
         for server in self._servers:
-            server.stop()
+            server.stop(hands_over=hands_over)
 
     async def wait_finished(self) -> None:
         await asyncio.gather(*(server.wait_finished() for server in self._servers))
