@@ -14,7 +14,13 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from embedserve_runtime.api.clients import Clients
-from embedserve_runtime.api.errors import DISCONNECT_CAUSE, INTERNAL, HttpError, find_http_error
+from embedserve_runtime.api.errors import (
+    DISCONNECT_CAUSE,
+    INTERNAL,
+    HttpError,
+    choose_counted_status,
+    find_http_error,
+)
 from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
@@ -149,7 +155,7 @@ class RequestContext:
         server = self._server
         if self.is_work:
             server.metrics.work_ended()
-        server.metrics.request_done(self.route, status, seconds, self.facts)
+        server.metrics.request_done(self.route, choose_counted_status(status), seconds, self.facts)
         if server.tracer and self.is_work:
             done = FinishedRequest(
                 method, self.route, status, seconds, self.request_id, self.facts, rpc_status

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from embedserve_runtime.api.context import RequestContext, ServerContext, get_scope_context
 from embedserve_runtime.api.errors import UnsupportedMediaType
 from embedserve_runtime.api.inputs import check_header_options
+from embedserve_runtime.api.responses import JSON
 from embedserve_runtime.api.routes import SERVICE_ROUTES
 
 
@@ -33,14 +34,12 @@ class HeadMiddleware:
 
 def _check_content_type(context: RequestContext) -> None:
     """Raise UnsupportedMediaType for a body that is not JSON. A missing content type is taken as JSON."""
-    content_type = context.headers.get(b"content-type", b"application/json")
-    if not content_type.startswith(b"application/json") and not _is_json(content_type):
+    content_type = context.headers.get(b"content-type", JSON)
+    if content_type != JSON and not _is_json(content_type):
         shown = content_type.decode("latin-1")
         raise UnsupportedMediaType(f"content type {shown!r} is not taken; send application/json")
 
 
 def _is_json(content_type: bytes) -> bool:
     media_type = content_type.split(b";", 1)[0].strip().lower()
-    return media_type == b"application/json" or (
-        media_type.startswith(b"application/") and media_type.endswith(b"+json")
-    )
+    return media_type == JSON or (media_type.startswith(b"application/") and media_type.endswith(b"+json"))
