@@ -65,7 +65,11 @@ class HttpConnection:
         self.socket.settimeout(WAIT_SECONDS)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect((host, port))
+        try:
+            self.socket.connect((host, port))
+        except OSError:
+            self.socket.close()
+            raise
         self.port: int = self.socket.getsockname()[1]
         self._read = bytearray()
         self._how = ""

@@ -66,6 +66,9 @@ BROKEN = [
     ),
     pytest.param(b"", "empty body", id="an empty body"),
     pytest.param(b" \n", "empty body", id="a blank body"),
+    pytest.param('{"inputs": "a"}'.encode("utf-16"), "send UTF-8", id="UTF-16 with a mark"),
+    pytest.param('{"inputs": "a"}'.encode("utf-16-be"), "send UTF-8", id="UTF-16 without a mark"),
+    pytest.param('{"inputs": "a"}'.encode("utf-32"), "send UTF-8", id="UTF-32"),
 ]
 
 

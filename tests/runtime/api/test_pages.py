@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from embedserve_runtime import errors
 from embedserve_runtime.api import errors as http_errors
-from embedserve_runtime.api.errors import STATUSES, TABLE, find_http_error
+from embedserve_runtime.api.errors import STATUSES, TABLE, choose_counted_status, find_http_error
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES, FORWARDED, MANAGEMENT_ROUTES, OTHER, ROUTES
 from embedserve_runtime.errors import EmbedserveError
 from tests.support.in_process_server import serve_in_process
@@ -113,6 +114,15 @@ def test_every_route_with_a_body_is_documented_in_full(document: dict[str, Any])
             assert "examples" in field, (path, name)
 
 
+async def test_others_are_answered_while_the_document_is_built() -> None:
+    async with serve_in_process() as server:
+        document = asyncio.create_task(server.client.get("/openapi.json"))
+        probe = asyncio.create_task(server.client.get("/health"))
+        done, _ = await asyncio.wait((document, probe), return_when=asyncio.FIRST_COMPLETED)
+        assert done == {probe}
+        assert (await document).status_code == 200
+
+
 PAGES = ("/docs", "/redoc")
 
 
@@ -154,3 +164,25 @@ def test_every_request_error_has_its_own_line_in_the_table(cls: type[EmbedserveE
 
 def test_errors_of_starting_up_are_internal_in_a_request() -> None:
     assert find_http_error(errors.ModelInvalid("x")) is http_errors.INTERNAL
+
+
+ASSET = "/docs/static/swagger-ui.css"
+PARTS_OF_FILES = {
+    "a part": (206, {"range": "bytes=0-9"}, "200"),
+    "no part": (416, {"range": "bytes=999999999-"}, "400"),
+    "nothing new": (304, {"if-modified-since": "Fri, 01 Jan 2100 00:00:00 GMT"}, "200"),
+}
+
+
+@pytest.mark.parametrize("name", [*PARTS_OF_FILES])
+async def test_a_browser_that_asks_for_a_part_of_a_file_or_what_is_new_is_counted(name: str) -> None:
+    status, headers, counted = PARTS_OF_FILES[name]
+    async with serve_in_process() as server:
+        assert (await server.client.get(ASSET, headers=headers)).status_code == status
+        labels = {"route": OTHER, "status": counted}
+        assert server.get_metric("embedserve_requests_total", labels) == 1
+
+
+@pytest.mark.parametrize(("status", "want"), [(200, 200), (307, 200), (413, 413), (421, 400), (502, 500)])
+def test_a_status_without_a_series_is_counted_as_that_of_its_class(status: int, want: int) -> None:
+    assert choose_counted_status(status) == want

@@ -174,7 +174,11 @@ NOT_JSON = "the body is not valid JSON: "
         pytest.param(
             b'{"x":' + b"[" * 4_000, f"{NOT_JSON}it is nested too deep at line 1 column 206", id="deep"
         ),
-        pytest.param(b"\xef\xbb\xbf{}", f"{NOT_JSON}expected value at line 1 column 1", id="byte order mark"),
+        pytest.param(
+            2 * b"\xef\xbb\xbf" + b"{}",
+            f"{NOT_JSON}expected value at line 1 column 1",
+            id="two byte order marks",
+        ),
         pytest.param(
             b'{"inputs":"\\u12"}', f"{NOT_JSON}invalid escape at line 1 column 16", id="short escape"
         ),

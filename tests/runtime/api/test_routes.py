@@ -322,6 +322,24 @@ async def test_json_may_be_declared_in_other_ways_or_not_at_all(headers: dict[st
     assert answer.status_code == 200
 
 
+@pytest.mark.parametrize("media_type", ["application/jsonl", "application/json-seq", "text/json"])
+async def test_what_only_sounds_like_json_is_415(media_type: str) -> None:
+    async with serve_in_process() as server:
+        headers = {"content-type": media_type}
+        answer = await server.client.post("/embed", content=b'{"inputs":"hello"}', headers=headers)
+    assert answer.status_code == 415
+
+
+async def test_a_byte_order_mark_before_a_body_is_passed_over() -> None:
+    async with serve_in_process() as server:
+        answers = [
+            await server.client.post("/embed", content=start + b'{"inputs":"hello"}')
+            for start in (b"", b"\xef\xbb\xbf")
+        ]
+    assert answers[1].status_code == 200, answers[1].text
+    assert answers[1].json() == answers[0].json()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "want_status"),
     [

@@ -97,9 +97,9 @@ async def test_a_model_may_name_the_space_that_is_wanted(
 
 
 async def test_header_and_model_must_not_name_two_spaces() -> None:
-    body = {"input": "hello", "model": f"docs@{SPACE}"}
+    body = {"input": "hello", "model": f"docs@{OTHER}"}
     async with serve_in_process() as server:
-        answer = await server.client.post("/v1/embeddings", json=body, headers=_space(OTHER))
+        answer = await server.client.post("/v1/embeddings", json=body, headers=_space(SPACE))
     assert answer.status_code == 409
     assert "leave one out" in answer.json()["error"]["message"]
 

@@ -131,14 +131,31 @@ def test_a_client_that_waits_for_100_gets_it_and_then_its_answer(server: Monitor
     )
 
 
-def test_a_client_that_waits_for_100_with_too_large_a_body_gets_413_before_it_sends_any(
-    server: MonitoredServer,
+LARGE = "content-length: 100000"
+REFUSED_BY_HEAD = {
+    "a body beyond the limit": (413, ("POST", "/embed", JSON, f"content-length: {MAX_BODY + 1}")),
+    "a body that is no JSON": (415, ("POST", "/embed", "content-type: text/plain", LARGE)),
+    "an encoding that is not read": (415, ("POST", "/embed", JSON, "content-encoding: br", LARGE)),
+    "another vector space": (409, ("POST", "/tokenize", JSON, "x-embedserve-vector-space: vs2-other", LARGE)),
+    "a timeout that is no number": (422, ("POST", "/v1/encode", JSON, "x-embedserve-timeout: soon", LARGE)),
+    "a path that is not there": (404, ("POST", "/nowhere", JSON, LARGE)),
+    "a method that the path does not have": (405, ("PUT", "/embed", JSON, LARGE)),
+    "a path that takes no body": (405, ("POST", "/info", JSON, LARGE)),
+    "a path of another port": (404, ("PUT", "/current", JSON, LARGE)),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED_BY_HEAD])
+def test_a_client_that_waits_for_100_is_refused_by_its_head_before_it_sends_a_body(
+    server: MonitoredServer, name: str
 ) -> None:
+    """Whether it sends the body then is its own choice (RFC 9110, section 10.1.1), so that the connection is closed."""
+    status, (method, path, *headers) = REFUSED_BY_HEAD[name]
     connection = server.connect()
-    length = f"content-length: {MAX_BODY + 1}"
-    connection.send(build_request("POST", "/embed", JSON, "expect: 100-continue", length))
+    connection.send(build_request(method, path, *headers, "expect: 100-continue"))
     answer = connection.read_answer()
-    assert answer.status == 413, answer
+    assert (answer.status, answer.get("connection")) == (status, "close"), answer
+    assert connection.read_to_end().how == "closed"
 
 
 # -- heads

@@ -171,3 +171,32 @@ def test_silent_connections_get_their_first_answer_after_sigterm(model: Path) ->
         assert [(one.status, one.get("connection")) for one in answers] == [(200, "close")] * 20
         assert server.wait_for_exit() == 0
         assert not server.list_new_errors()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_once_the_drain_has_ended_new_clients_are_refused_while_the_others_are_finished(
+    model: Path, workers: int
+) -> None:
+    """Nobody would accept them: they would wait, and be reset when the process ends."""
+    settings = {"server": {"endpoint_drain_seconds": 0.0, "http_workers": workers}}
+    request = build_post("/embed", {"inputs": "a"})
+    with start_monitored_server(model, model.parent / f"refusing-{workers}", settings) as server:
+        slow = server.connect()
+        slow.send(request[:-1])
+        assert server.send_request(request).status == 200
+        server.server.stop(signal.SIGTERM)
+        server.wait_for_line("stopping")
+        wait_for(lambda: is_refused(server), bool, "a new client is refused")
+        slow.send(request[-1:])
+        answer = slow.read_answer()
+        assert (answer.status, answer.get("connection")) == (200, "close")
+        assert server.wait_for_exit() == 0
+        assert not server.list_new_errors()
+
+
+def is_refused(server: MonitoredServer) -> bool:
+    try:
+        server.connect()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import orjson
 from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.error_response import add_exception_handlers
@@ -18,10 +15,10 @@ from embedserve_runtime.api.middleware.body import BodyMiddleware
 from embedserve_runtime.api.middleware.client import ClientMiddleware
 from embedserve_runtime.api.middleware.compression import CompressionMiddleware
 from embedserve_runtime.api.middleware.forwarding import ForwardingMiddleware
+from embedserve_runtime.api.middleware.head import HeadMiddleware
 from embedserve_runtime.api.middleware.request_context import RequestContextMiddleware
-from embedserve_runtime.api.openapi import describe_keys
+from embedserve_runtime.api.openapi import describe_keys, serve_document
 from embedserve_runtime.api.operator_calls import OperatorCalls
-from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers import (
     cohere,
     health,
@@ -33,6 +30,7 @@ from embedserve_runtime.api.routers import (
     score,
     tei,
 )
+from embedserve_runtime.api.routes import MANAGEMENT_WORK, SERVING_WORK
 from embedserve_runtime.config import ServerSettings
 
 _SERVING = (
@@ -64,9 +62,9 @@ def create_app(context: ServerContext, settings: ServerSettings) -> FastAPI:
     app.state.context = context
     probes = () if settings.management_port is not None else (health.probe_router,)
     _add_routes(app, (*_SERVING, *probes))
-    _add_document_alias(app)
     add_exception_handlers(app)
     describe_keys(app)
+    serve_document(app)
     return app
 
 
@@ -81,7 +79,8 @@ def create_management_app(
         title="Embedserve management",
         openapi_url=None,
         middleware=[
-            Middleware(RequestContextMiddleware, server=context),
+            Middleware(RequestContextMiddleware, server=context, work=MANAGEMENT_WORK),
+            Middleware(HeadMiddleware, server=context),
             Middleware(BodyMiddleware, server=context),
         ],
         redirect_slashes=False,
@@ -109,14 +108,14 @@ def _build_middleware(context: ServerContext, settings: ServerSettings) -> Seque
                 expose_headers=["*"],
             )
         )
-    stack.append(Middleware(RequestContextMiddleware, server=context))
+    stack.append(Middleware(RequestContextMiddleware, server=context, work=SERVING_WORK))
     if settings.compress_from_bytes is not None:
         stack.append(Middleware(CompressionMiddleware, min_bytes=settings.compress_from_bytes))
     if settings.space_url is not None:
         stack.append(Middleware(ForwardingMiddleware, server=context, space_url=settings.space_url))
     if context.clients.needs_identity:
         stack.append(Middleware(ClientMiddleware, clients=context.clients))
-    stack.append(Middleware(BodyMiddleware, server=context))
+    stack += [Middleware(HeadMiddleware, server=context), Middleware(BodyMiddleware, server=context)]
     return stack
 
 
@@ -127,13 +126,3 @@ def _add_routes(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     of a request that takes 30 in the application (fastapi 0.165).
     """
     app.router.routes[:0] = [route for router in routers for route in router.routes]
-
-
-def _add_document_alias(app: FastAPI) -> None:
-    """Serve the OpenAPI document at TEI's path for it, too."""
-
-    async def document(request: Request) -> Response:
-        del request
-        return BytesResponse(orjson.dumps(app.openapi()))
-
-    app.add_route("/api-doc/openapi.json", document, include_in_schema=False)

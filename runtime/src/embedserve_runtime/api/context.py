@@ -14,7 +14,13 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from embedserve_runtime.api.clients import ClientIdentifier
-from embedserve_runtime.api.errors import DISCONNECT_CAUSE, INTERNAL, HttpError, find_http_error
+from embedserve_runtime.api.errors import (
+    DISCONNECT_CAUSE,
+    INTERNAL,
+    HttpError,
+    choose_counted_status,
+    find_http_error,
+)
 from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
@@ -59,11 +65,22 @@ class ServerContext:
 class RequestContext:
     """Holds the facts about one request that are counted, logged and traced when it ends.
 
-    headers: by lower-case name. body: set once it is read. facts: filled in while the request is handled.
+    headers: by lower-case name. body: set once it is read. is_body_wanted: set once it is about to be read; a client
+    with `Expect: 100-continue` waits for that. facts: filled in while the request is handled.
     is_work: whether it counts as in flight and gets a line in the log, unlike probes and scrapes.
     """
 
-    __slots__ = ("_server", "_started", "body", "facts", "headers", "is_work", "request_id", "route")
+    __slots__ = (
+        "_server",
+        "_started",
+        "body",
+        "facts",
+        "headers",
+        "is_body_wanted",
+        "is_work",
+        "request_id",
+        "route",
+    )
 
     def __init__(
         self,
@@ -81,6 +98,7 @@ class RequestContext:
         self.is_work = is_work
         self.headers = headers
         self.body = b""
+        self.is_body_wanted = False
         self.request_id = request_id or choose_request_id(headers)
         self.facts = RequestFacts(failure=DISCONNECT_CAUSE)
         if is_work:
@@ -105,8 +123,13 @@ class RequestContext:
 
     @property
     def ends_connection(self) -> bool:
-        """Whether the connection ends with the answer, which moves keep-alive clients to another replica."""
-        return self._server.readiness.phase is Phase.DRAINING
+        """Whether the connection ends with the answer.
+
+        It does while draining, which moves keep-alive clients to another replica. And where a client still waits for
+        leave to send its body: whether it will send it is not known, and so not where its next request begins.
+        """
+        is_waiting = not self.is_body_wanted and b"expect" in self.headers
+        return is_waiting or self._server.readiness.phase is Phase.DRAINING
 
     def explain(self, error: Exception) -> tuple[EmbedserveError, HttpError]:
         """Return the error that the client sees. Anything but an EmbedserveError is a bug, of which it learns
@@ -132,7 +155,7 @@ class RequestContext:
         server = self._server
         if self.is_work:
             server.metrics.work_ended()
-        server.metrics.request_done(self.route, status, seconds, self.facts)
+        server.metrics.request_done(self.route, choose_counted_status(status), seconds, self.facts)
         if server.tracer and self.is_work:
             done = FinishedRequest(
                 method, self.route, status, seconds, self.request_id, self.facts, rpc_status

@@ -41,8 +41,12 @@ def add_exception_handlers(app: FastAPI) -> None:
 def _translate_error(request: Request, error: HTTPException) -> Exception:
     match error.status_code:
         case 404:
-            similar = find_similar_path(request.scope["path"])
-            hint = "/docs lists them all" if similar is None else f"did you mean {similar}?"
+            path = request.scope["path"]
+            similar = find_similar_path(path)
+            if similar is None:
+                hint = "/docs lists them all"
+            else:
+                hint = "it is served on another port" if similar == path else f"did you mean {similar}?"
             return RouteNotFound(f"no such path; {hint}")
         case 405:
             methods = _list_methods(request.app.routes, request.scope)

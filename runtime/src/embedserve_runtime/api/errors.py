@@ -126,6 +126,16 @@ STATUSES = (
     ),
 )
 """All statuses for which metrics have a series."""
+_KNOWN_STATUSES = frozenset(STATUSES)
+_STATUS_OF_CLASS = {1: 200, 2: 200, 3: 200, 4: 400, 5: 500}
+
+
+def choose_counted_status(status: int) -> int:
+    """Return the status that metrics count a status as: itself, or the plain one of its class (RFC 9110, section 15).
+
+    Static files are answered with 206, 304 and 416 too, and forwarded requests with what a proxy on the way says.
+    """
+    return status if status in _KNOWN_STATUSES else _STATUS_OF_CLASS[status // 100]
 
 
 def find_http_error(error: EmbedserveError) -> HttpError:

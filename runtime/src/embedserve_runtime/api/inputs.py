@@ -12,6 +12,7 @@ from embedserve_runtime.api.input_types import InputWord, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.tokenizing import Input, Side
 
 T = TypeVar("T")
@@ -54,6 +55,12 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
         )
     _, word = split_model_name(name, context.model_name)
     return RequestOptions(space if suffix is None else suffix, timeout, word)
+
+
+def check_header_options(context: RequestContext, service: EmbeddingService) -> None:
+    """Refuse a request for options in its headers. Raises InvalidInput, VectorSpaceMismatch."""
+    options = read_request_options(context)
+    service.check_space(options.vector_space)
 
 
 def _split_space(model: str) -> tuple[str, str | None]:

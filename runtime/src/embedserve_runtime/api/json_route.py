@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_type_hints
 
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embedserve_runtime.api.context import RequestContext, get_scope_context, get_server_context
-from embedserve_runtime.api.errors import UnsupportedMediaType
+from embedserve_runtime.api.context import get_scope_context, get_server_context
 from embedserve_runtime.api.json_limits import check_json_size
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.parsing import read_json
-
-M = TypeVar("M", bound=ApiModel)
 
 HEADER_PARAMETERS: list[dict[str, Any]] = [
     {
@@ -70,26 +67,7 @@ def _build_application(endpoint: Callable[..., Awaitable[Response]], model: type
         else:
             context = get_scope_context(scope)
             await check_json_size(context.body, get_server_context(request).json_bounds)
-            response = await endpoint(request, read_body(context, model))
+            response = await endpoint(request, read_json(model, context.body))
         await response(scope, receive, send)
 
     return app
-
-
-def read_body(context: RequestContext, model: type[M]) -> M:
-    """Parse the request's body as `model`. Raises UnsupportedMediaType, MalformedBody or WrongShape.
-
-    A missing content type is taken as JSON.
-    """
-    content_type = context.headers.get(b"content-type", b"application/json")
-    if not content_type.startswith(b"application/json") and not _is_json(content_type):
-        shown = content_type.decode("latin-1")
-        raise UnsupportedMediaType(f"content type {shown!r} is not taken; send application/json")
-    return read_json(model, context.body)
-
-
-def _is_json(content_type: bytes) -> bool:
-    media_type = content_type.split(b";", 1)[0].strip().lower()
-    return media_type == b"application/json" or (
-        media_type.startswith(b"application/") and media_type.endswith(b"+json")
-    )

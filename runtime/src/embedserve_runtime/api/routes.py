@@ -29,7 +29,9 @@ EMBEDDING_ROUTES = (
     "/vertex",
 )
 """Routes that run the model; the `te_*` metrics count these only."""
-PROTECTED_ROUTES = frozenset((*EMBEDDING_ROUTES, "/tokenize", "/decode", "/v1/models", "/info"))
+SERVICE_ROUTES = frozenset((*EMBEDDING_ROUTES, "/tokenize", "/decode"))
+"""Routes with a body that the model's service answers, all of them by POST."""
+PROTECTED_ROUTES = SERVICE_ROUTES | {"/v1/models", "/info"}
 """Routes that need an API key where there are keys."""
 PROBE_ROUTES = ("/health", "/livez", "/readyz", "/metrics")
 MANAGEMENT_ROUTES = ("/current", "/selfcheck")
@@ -50,6 +52,10 @@ NEVER_FORWARDED_PATHS = frozenset((*PROBE_ROUTES, "/ping"))
 RPC_EMBEDDING_SERVICES = ("embedserve.v1.Embeddings", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank")
 RPC_SERVICES = (*RPC_EMBEDDING_SERVICES, "tei.v1.Info", "tei.v1.Tokenize")
 """Metric labels of gRPC calls: their service, not their method."""
+
+SERVING_WORK = frozenset(("POST", route) for route in SERVICE_ROUTES)
+MANAGEMENT_WORK = frozenset({("PUT", "/current")})
+"""Methods and routes of the requests that count as work: those with a body, which is read for no others."""
 
 _ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
 _KNOWN = frozenset(ROUTES) - {FORWARDED, OTHER}

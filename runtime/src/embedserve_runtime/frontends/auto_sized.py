@@ -47,7 +47,7 @@ class AutoSizedFrontEnd:
         """Have `count` processes; 1 changes nothing. Raises ConfigError."""
         if count == 1:
             return
-        self._own.stop()
+        self._own.stop(hands_over=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._own.wait_finished(), LAST_PROBES_SECONDS)
         await self._own.close()

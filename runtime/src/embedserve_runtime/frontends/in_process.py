@@ -37,8 +37,8 @@ class InProcessFrontEnd:
         self._service = EmbeddingService(model, tokenizer, dispatcher, self._batching, time.perf_counter)
         self._context.readiness.open(self._service)
 
-    def stop(self) -> None:
-        self._servers.stop()
+    def stop(self, *, hands_over: bool = False) -> None:
+        self._servers.stop(hands_over=hands_over)
 
     async def wait_finished(self) -> None:
         await self._servers.wait_finished()

@@ -26,9 +26,10 @@ class HttpServers:
         if ports.space:
             self._servers.append(HttpServer(_never_forward(app), ports.space, observer))
 
-    def stop(self) -> None:
+    def stop(self, *, hands_over: bool = False) -> None:
+        """hands_over: whether others take over the ports."""
         for server in self._servers:
-            server.stop()
+            server.stop(hands_over=hands_over)
 
     async def wait_finished(self) -> None:
         await asyncio.gather(*(server.wait_finished() for server in self._servers))

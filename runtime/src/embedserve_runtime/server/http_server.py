@@ -43,6 +43,7 @@ class HttpServer(uvicorn.Server):
         config.observer = observer
         config.idle_connections = IdleConnections()
         super().__init__(config)
+        self._hands_over = False
         # uvicorn closes what it is given.
         self._serving = asyncio.get_running_loop().create_task(self.serve([sock.dup()]))
 
@@ -62,8 +63,13 @@ class HttpServer(uvicorn.Server):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.check_deadlines(now)
 
-    def stop(self) -> None:
-        """Accept no more connections, and close each after the request in work."""
+    def stop(self, *, hands_over: bool = False) -> None:
+        """Accept no more connections, and close each after the request in work.
+
+        hands_over: whether another server takes over the port, so that new clients may wait for it. Else they are
+        refused at once: nobody will accept them before the process ends and resets them.
+        """
+        self._hands_over = hands_over
         self.should_exit = True
 
     async def wait_finished(self) -> None:
@@ -80,6 +86,10 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down as uvicorn does, and end the connections that do not end by themselves."""
+        if not self._hands_over:
+            for sock in sockets or ():
+                # Ends the listening of the owner's socket too, and of those in other processes.
+                sock.shutdown(socket.SHUT_RD)
         sweeping = asyncio.create_task(self._sweep())
         try:
             await super().shutdown(sockets)

@@ -233,6 +233,13 @@ class EmbeddingService:
         """The vocabulary's own strings."""
         return self._tokenizer.look_up_token_texts(ids)
 
+    def check_space(self, expected: str | None) -> None:
+        """Refuse a request that insists on another vector space. Raises VectorSpaceMismatch."""
+        if expected is not None and not self.card.makes_space(expected):
+            raise VectorSpaceMismatch(
+                f"expected vector space {expected}; this service makes {self.card.vector_space}"
+            )
+
     def check_count(self, count: int) -> None:
         """Refuse a request for the number of its inputs. Raises EmptyInput, BatchTooLarge."""
         if not count:
@@ -251,7 +258,7 @@ class EmbeddingService:
 
     def _check_embed(self, query: EmbedQuery) -> None:
         """Refuse what can be refused before any work is done, in TEI's order."""
-        self._check_space(query.vector_space)
+        self.check_space(query.vector_space)
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs), get_client())
         if (lacking := self._find_missing_output(query.outputs)) is not None:
@@ -267,7 +274,7 @@ class EmbeddingService:
         check_spans(self.card, query)
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:
-        self._check_space(query.vector_space)
+        self.check_space(query.vector_space)
         head = self._require_reranker() if query.ranks else None
         self.check_count(len(query.items))
         self.dispatcher.check_room(len(query.items), get_client())
@@ -299,12 +306,6 @@ class EmbeddingService:
             given = _name_outputs(self.card.outputs)
             raise WrongModelKind(f"model is not a {kind} model: it gives {given}; serve a {kind}")
         return head
-
-    def _check_space(self, expected: str | None) -> None:
-        if expected is not None and not self.card.makes_space(expected):
-            raise VectorSpaceMismatch(
-                f"expected vector space {expected}; this service makes {self.card.vector_space}"
-            )
 
     def resolve_prompt(self, query: EmbedQuery) -> str:
         """Resolve the text that is put before each input. Raises UnknownPrompt, InvalidInput."""

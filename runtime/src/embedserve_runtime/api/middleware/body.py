@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedserve_runtime.api.content_encoding import find_decoder
-from embedserve_runtime.api.context import ServerContext, get_scope_context
+from embedserve_runtime.api.context import RequestContext, ServerContext, get_scope_context
 from embedserve_runtime.api.errors import BodyTooLarge
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import ClientDisconnected, RequestWatch, RequestWatcher
@@ -35,7 +34,7 @@ class BodyMiddleware:
         watch = self._watcher.watch(receive)
         reader = _BodyReader(self._memory, receive, watch)
         try:
-            context.body = await reader.read(context.headers)
+            context.body = await reader.read(context)
             watch.body_is_read()
             if self._traces:
                 context.facts.read_seconds = context.seconds
@@ -75,16 +74,17 @@ class _BodyReader:
         self._watch = watch
         self._reserved = 0
 
-    async def read(self, headers: Mapping[bytes, bytes]) -> bytes:
+    async def read(self, context: RequestContext) -> bytes:
         """Read the body. Raises BodyTooLarge, Overloaded, ClientDisconnected, UnsupportedEncoding or MalformedBody.
 
         Memory is reserved for what has arrived, not for what is announced: announcing costs a client nothing.
         """
-        max_bytes = self._memory.max_body_bytes
+        headers, max_bytes = context.headers, self._memory.max_body_bytes
         if int(headers.get(b"content-length", 0)) > max_bytes:
             raise self._too_large_error()
         decode = find_decoder(headers.get(b"content-encoding", b""))
         self._reserve(MIN_REQUEST_BYTES)
+        context.is_body_wanted = True
         chunks: list[bytes] = []
         while True:
             message = await self._receive()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.error_response import error_response
 from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
 from embedserve_runtime.api.middleware.disconnect import ClientDisconnected
-from embedserve_runtime.api.routes import OTHER, route_label
+from embedserve_runtime.api.routes import route_label
 
-_WITH_BODY = frozenset({"POST", "PUT"})
+_CLOSE = (b"connection", b"close")
 
 
 class RequestContextMiddleware:
@@ -19,9 +21,11 @@ class RequestContextMiddleware:
     A HEAD is handled as a GET: uvicorn leaves the body out, and the headers are those of the GET.
     """
 
-    def __init__(self, app: ASGIApp, server: ServerContext) -> None:
+    def __init__(self, app: ASGIApp, server: ServerContext, work: Set[tuple[str, str]]) -> None:
+        """work: methods and routes of the requests that count as work."""
         self._app = app
         self._server = server
+        self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -32,7 +36,7 @@ class RequestContextMiddleware:
             self._server,
             label,
             dict(scope["headers"]),
-            is_work=method in _WITH_BODY and label != OTHER,
+            is_work=(method, label) in self._work,
         )
         # uvicorn creates a new state for each request.
         scope.setdefault("state", {})["context"] = context
@@ -47,8 +51,8 @@ class RequestContextMiddleware:
                     *message["headers"],
                     (b"x-request-id", context.request_id.encode()),
                 ]
-                if context.ends_connection:
-                    headers.append((b"connection", b"close"))
+                if context.ends_connection and _CLOSE not in headers:
+                    headers.append(_CLOSE)
             await send(message)
 
         try:

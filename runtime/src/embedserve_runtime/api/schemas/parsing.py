@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,7 +18,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_json(model: type[M], content: bytes) -> M:
-    """Parse and validate a body. Raises MalformedBody, WrongShape."""
+    """Parse and validate a body, which may begin with a byte order mark: .NET's writers put one there.
+
+    Raises MalformedBody, WrongShape.
+    """
+    content = content.removeprefix(codecs.BOM_UTF8)
     try:
         return model.__pydantic_validator__.validate_json(content)  # type: ignore[no-any-return]  # of any model
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 _PLACE = re.compile(r" at line (\d+) column (\d+)$")
 _SURROGATES = re.compile(rb"(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2})+")
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""A text in UTF-32 begins like one in UTF-16, or with a zero."""
 # How far before the position of the error the broken escape may begin.
 _WINDOW = 600
 
@@ -60,6 +63,8 @@ def describe_json_error(reason: str, content: bytes) -> str:
     """Describe why a body is not JSON. reason: that of the parser."""
     if not content.strip():
         return "empty body"
+    if content.startswith(_UTF16_MARKS) or b"\0" in content[:2]:
+        return "the body is not valid JSON: it looks like UTF-16 or UTF-32; send UTF-8"
     if "hex escape" in reason and (found := _describe_lone_surrogate(reason, content)):
         return f"the body is not valid JSON: {found}"
     if reason.startswith("invalid unicode code point"):
