@@ -29,7 +29,12 @@ Prompts        query: 'query: '
                passage (default): 'passage: '
 Engines        onnx: yes
                torch: yes
-Memory         90.3 MB weights (float32) + about 62.9 MB activations for 1024 tokens
+Memory         454.0 MB at the highest; limit of a container: 477Mi
+               process       146.8 MB  measured: interpreter, libraries and HTTP server
+               weights        90.3 MB  the model's parameters in the precision in which they run, float32
+               tokenizer      15.3 MB  measured for each token of a vocabulary, by kind
+               batches        75.8 MB  2 at once of 1024 tokens, by the widest layer
+               requests      125.8 MB  bodies of 32 MiB, results of 4096 inputs, measured for each
 Vector space   {space}
 """
 STATIC = """\
@@ -44,7 +49,12 @@ Prompts        none
 Engines        static: yes
                onnx: a static embedding model has no layers to run
                torch: a static embedding model has no layers to run
-Memory         448 bytes weights (as stored) + about 28.7 kB activations for 1024 tokens
+Memory         248.9 MB at the highest; limit of a container: 262Mi
+               process       146.8 MB  measured: interpreter, libraries and HTTP server
+               weights      448 bytes  the model's parameters in the precision in which they run, as stored
+               tokenizer       8.0 kB  measured for each token of a vocabulary, by kind
+               batches        28.7 kB  1 at once of 1024 tokens, by the widest layer
+               requests      102.0 MB  bodies of 32 MiB, results of 4096 inputs, measured for each
 Vector space   {space}
 """
 ONNX_FILE = """\
@@ -58,7 +68,13 @@ Max length     512 tokens
 Prompts        none
 Engines        onnx: yes
                torch: it does not run ONNX files
-Memory         {file} weights (as stored); activations are the file's own and not known
+Memory         at least 248.9 MB at the highest; limit of a container: 262Mi
+               process       146.8 MB  measured: interpreter, libraries and HTTP server
+               weights      {file:>9}  the model's parameters in the precision in which they run, as stored
+               tokenizer     600.0 kB  measured for each token of a vocabulary, by kind
+               loading      {file:>9}  what loading takes beyond the batches
+               requests      101.4 MB  bodies of 32 MiB, results of 4096 inputs, measured for each
+               what a batch takes is the file's own and not known
 Vector space   {space}
 """
 

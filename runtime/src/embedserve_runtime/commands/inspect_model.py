@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any, TextIO
 
-from embedserve_runtime.config import EngineSettings, RuntimeConfig
-from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE, Artifact, Variant
+from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.cpu.quota import usable_cpus
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.loading.engine_choice import choose_engine, find_engine_obstacles
+from embedserve_runtime.loading.engine_choice import find_engine_obstacles
+from embedserve_runtime.loading.model_sizes import find_model_sizes
 from embedserve_runtime.loading.runners import choose_variant
-from embedserve_runtime.model.architecture import Encoder, Experts, Layer
+from embedserve_runtime.memory.load import describe_load
+from embedserve_runtime.memory.plan import plan_memory
+from embedserve_runtime.memory.sizes import MIB
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.reading import read_card
-from embedserve_runtime.model.static import StaticTable, read_table_tensors
+from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.sources import LocatedModel, open_model
 
-# The number of tokens in a batch that activations are estimated for, while the budget is yet to be measured.
-TYPICAL_BUDGET = 16_384
-BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
@@ -73,7 +72,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "ignoredSettings": list(card.ignored_settings),
         "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
-        "memory": _estimate_memory(card, ModelTensors(located.folder), config),
+        "memory": _plan_memory(card, ModelTensors(located.folder), config),
     }
 
 
@@ -149,111 +148,36 @@ def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
             return find_engine_obstacles()
 
 
-def _estimate_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
-    """Estimate the bytes of weights in the precision in which they run, and of activations at the token budget. The
-    second is None for a bundled graph, whose operations are not known. Of two routes the weights add up, and the larger
-    activations count: they run one after another."""
-    documents, *queries = [_estimate_card_memory(one, tensors, config) for one in _routed_cards(card)]
-    for other in queries:
-        documents = {
-            **documents,
-            "weightsBytes": documents["weightsBytes"] + other["weightsBytes"],
-            "activationsBytes": max(documents["activationsBytes"], other["activationsBytes"]),
-        }
-    return documents
-
-
-def _estimate_card_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
-    budget = config.batching.max_batch_tokens
-    tokens = TYPICAL_BUDGET if budget == "auto" else budget
-    precision, activations = "as stored", None
-    match card.body:
-        case StaticTable() as table:
-            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
-            weights = sum(tensor.nbytes for tensor in own.values())
-            activations = tokens * table.dimensions * 4
-        case WordTable() as words:
-            weights, activations = 4 * words.vocabulary, 8 * tokens
-        case BundledOnnx() as graph:
-            weights = sum(file.stat().st_size for file in graph.files)
-        case None:
-            precision, size = _choose_precision(card.encoder, config.engine)
-            weights = size * _count_parameters(card)
-            activations = size * count_activations(card.encoder, tokens, card.max_length)
-            if (stored := _find_variant(card, config)) is not None:
-                artifact, variant = stored
-                precision = variant.precision
-                weights = artifact.get_path(precision).with_name(WEIGHTS_FILE).stat().st_size
+def _plan_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) -> Mapping[str, Any]:
+    """Plan the memory of a server of this model on the CPUs of this machine. Activations are those of a batch, None for
+    a bundled graph, whose operations are not known."""
+    sizes, engine, precision = find_model_sizes(card, tensors, config)
+    load = describe_load(config, card.max_length, engine, usable_cpus())
+    plan = plan_memory(sizes, load)
+    activations = sizes.activations
     return {
         "precision": precision,
-        "weightsBytes": weights,
-        "activationsBytes": activations,
-        "batchTokens": tokens,
+        "weightsBytes": sizes.weights,
+        "activationsBytes": None
+        if activations is None
+        else activations.compute_batch_bytes(load.batch_tokens, card.max_length),
+        "batchTokens": load.batch_tokens,
+        "plan": [{"part": part.name, "bytes": part.size, "source": part.source} for part in plan.parts],
+        "isComplete": plan.is_complete,
+        "totalBytes": plan.total,
+        "limitBytes": plan.limit,
     }
 
 
-def _find_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
-    """Return the converted variant that would be run from the store; None where there is none."""
+def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
+    """Return the name of the artifact that would be run; None where there is none."""
     if card.body is not None:
         return None
     try:
-        return choose_variant(card, config)
+        stored = choose_variant(card, config)
     except UnsupportedArchitecture:
         return None
-
-
-def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
-    """Return the name of the artifact that would be run."""
-    stored = _find_variant(card, config)
     return None if stored is None else stored[0].name
-
-
-def _choose_precision(encoder: Encoder, settings: EngineSettings) -> tuple[str, int]:
-    """Return the precision of the engine that would be chosen, and its bytes per number; torch's `auto` is float32 on a
-    CPU."""
-    try:
-        engine = choose_engine(encoder, settings)
-    except UnsupportedArchitecture:
-        engine = settings.kind
-    precision = "float32" if settings.precision == "auto" or engine == "onnx" else settings.precision
-    return precision, BYTES[precision]
-
-
-def _count_parameters(card: ModelCard) -> int:
-    encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
-    tails = [card.pipeline, *([card.query.card.pipeline] if card.query and card.shares_encoder else [])]
-    dense = sum(
-        (one.in_features * (1 + one.projects_residual) + one.bias) * one.out_features
-        for tail in tails
-        for one in tail.dense
-    )
-    heads = [*([] if card.head is None else [card.head]), *card.token_heads]
-    layers = [layer for head in heads for layer in head.layers]
-    return (
-        encoder
-        + dense
-        + sum((one.in_features * (1 + bool(one.residual_weight)) + 1) * one.out_features for one in layers)
-    )
-
-
-def count_activations(encoder: Encoder, tokens: int, max_length: int) -> int:
-    """Return how many numbers are in memory at the peak, for a batch of `tokens` in sequences of the greatest length.
-
-    The attention scores once; residual and branch, queries, keys and values as computed and as grouped, and the MLP's
-    inner width before and after its activation, all twice, since ONNX Runtime's arena keeps blocks for the next layer.
-    Measured at 128 to 512 tokens a sequence: ONNX Runtime takes 0.86 to 1.01 of it, torch 0.5 to 0.7.
-    """
-    widest = max((_activations_per_token(layer, max_length) for layer in encoder.layers), default=0)
-    return tokens * (4 * encoder.hidden_size + widest)
-
-
-def _activations_per_token(layer: Layer, max_length: int) -> int:
-    attention = layer.attention
-    projected = (attention.heads + 2 * attention.kv_heads) * attention.head_size
-    mlp = layer.mlp
-    copies = mlp.chosen if isinstance(mlp, Experts) else 2 if mlp.gated else 1
-    inner = mlp.intermediate * copies
-    return attention.heads * max_length + 4 * projected + 4 * inner
 
 
 def format_table(facts: Mapping[str, Any]) -> str:
@@ -303,7 +227,7 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "Engines", [f"{kind}: {reason}" for kind, reason in facts["engines"].items()]
     if facts["artifact"] is not None:
         yield "Converted", [f"artifact {facts['artifact']}, runs in {facts['memory']['precision']}"]
-    yield "Memory", [_describe_memory(facts["memory"])]
+    yield "Memory", [*_describe_memory(facts["memory"])]
     yield "Vector space", [facts["vectorSpace"]]
 
 
@@ -335,11 +259,16 @@ def _describe_vectors(facts: Mapping[str, Any]) -> str:
     return ", ".join([*steps, "normalised" if facts["normalize"] else "not normalised"])
 
 
-def _describe_memory(memory: Mapping[str, Any]) -> str:
-    weights = f"{format_size(memory['weightsBytes'])} weights ({memory['precision']})"
-    if memory["activationsBytes"] is None:
-        return f"{weights}; activations are the file's own and not known"
-    return f"{weights} + about {format_size(memory['activationsBytes'])} activations for {memory['batchTokens']} tokens"
+def _describe_memory(memory: Mapping[str, Any]) -> Iterator[str]:
+    least = "" if memory["isComplete"] else "at least "
+    limit = f"{memory['limitBytes'] // MIB}Mi"
+    yield f"{least}{format_size(memory['totalBytes'])} at the highest; limit of a container: {limit}"
+    for part in memory["plan"]:
+        if part["bytes"]:
+            precision = f", {memory['precision']}" if part["part"] == "weights" else ""
+            yield f"{part['part']:<12} {format_size(part['bytes']):>9}  {part['source']}{precision}"
+    if not memory["isComplete"]:
+        yield "what a batch takes is the file's own and not known"
 
 
 def format_size(count: int) -> str:

@@ -1,0 +1,40 @@
+"""Reads from the settings what a server is to serve at the same time."""
+
+from __future__ import annotations
+
+from embedserve_runtime.config import BatchingSettings, RuntimeConfig, ServerSettings
+from embedserve_runtime.memory.plan import (
+    PLANNED_PENDING_BYTES,
+    PLANNED_QUEUE_INPUTS,
+    ServingLoad,
+    choose_planned_tokens,
+)
+
+CONCURRENCY = 2
+"""Batches that ONNX Runtime runs at once with several threads (`engines.onnx.engine.CONCURRENCY`)."""
+
+
+def describe_load(config: RuntimeConfig, max_length: int, engine: str, cpus: int) -> ServingLoad:
+    """Return the load of a server.
+
+    A bound that was changed counts in full; in the place of one that is as it comes, which is for machines without a
+    limit, there is what a server gets along with. max_length: tokens of the longest text. engine: that runs the model.
+    cpus: that the process may use.
+    """
+    batching, server = config.batching, config.server
+    budget = batching.max_batch_tokens
+    threads = config.engine.threads or cpus
+    pending, inputs = server.max_pending_bytes, batching.max_queue_inputs
+    if pending == ServerSettings.model_fields["max_pending_bytes"].default:
+        pending = max(PLANNED_PENDING_BYTES, server.max_body_bytes)
+    if inputs == BatchingSettings.model_fields["max_queue_inputs"].default:
+        inputs = PLANNED_QUEUE_INPUTS
+    return ServingLoad(
+        batch_tokens=choose_planned_tokens(cpus) if budget == "auto" else budget,
+        max_length=max_length,
+        concurrency=CONCURRENCY if engine == "onnx" and threads > 1 else 1,
+        http_workers=server.first_workers,
+        pending_bytes=pending,
+        queue_inputs=inputs,
+        cache_bytes=batching.cache_bytes,
+    )
