@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading.engine_choice import find_engine_obstacles
 from embedserve_runtime.loading.model_sizes import find_model_sizes
@@ -152,7 +152,7 @@ def _plan_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) 
     """Plan the memory of a server of this model on the CPUs of this machine. Activations are those of a batch, None for
     a bundled graph, whose operations are not known."""
     sizes, engine, precision = find_model_sizes(card, tensors, config)
-    load = describe_load(config, card.max_length, engine, usable_cpus())
+    load = describe_load(config, card.max_length, engine, count_usable_cpus())
     plan = plan_memory(sizes, load)
     activations = sizes.activations
     return {
