@@ -321,6 +321,8 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
         assert max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs) <= 0.05
 
 
+# Of flash-attn-4's own dependencies, at their import and at the compilation of its kernel.
+@pytest.mark.filterwarnings("ignore:cutlass:DeprecationWarning", "ignore:Argument aux_data:UserWarning")
 @pytest.mark.parametrize(
     "form", ["plain", "causal", "grouped", "heads of 128", "a window in every second layer"]
 )
