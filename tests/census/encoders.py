@@ -38,6 +38,8 @@ SMALL_HEADS = {**SHAPE, "num_attention_heads": 6, "num_key_value_heads": 2}
 # PyLate's documents are longer than a text of the other tests.
 LONG = {"max_position_embeddings": 4 * MAX_TOKENS}
 GEMMA = {**DECODER, "sliding_window": 6, "hidden_activation": "gelu_pytorch_tanh"}
+# A cap of 50, as the repositories have it, would change nothing here.
+GEMMA2 = {**GEMMA, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
 DEBERTA = {
     **SHAPE,
     "relative_attention": True,
@@ -184,11 +186,11 @@ ENCODERS: Mapping[str, EncoderKind] = {
         },
     ),
     "gemma": EncoderKind("Gemma", tokenizers.save_gemma, DECODER),
-    "gemma2": EncoderKind("Gemma2", tokenizers.save_gemma, {**GEMMA, "query_pre_attn_scalar": 7}),
+    "gemma2": EncoderKind("Gemma2", tokenizers.save_gemma, GEMMA2),
     "gemma2-own-code": EncoderKind(
         "Gemma2",
         tokenizers.save_gemma,
-        {**GEMMA, "query_pre_attn_scalar": 7},
+        GEMMA2,
         _own_code("modeling_gemma2.CodeXEmbedModel2B"),
     ),
     "gemma3": EncoderKind("Gemma3Text", tokenizers.save_gemma, GEMMA),

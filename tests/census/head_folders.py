@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
 from embedserve_runtime.engines.results import Output
@@ -31,7 +31,7 @@ from tests.census.dense_folders import publish
 from tests.census.encoders import ENCODERS, HIDDEN, save_encoder
 from tests.census.foreign import FOREIGN
 from tests.census.gte_multilingual import build_gte_multilingual
-from tests.census.layouts import edit_config, edit_tensors, read_json, write_json
+from tests.census.layouts import count_tokens, edit_config, edit_tensors, read_json, write_json
 from tests.census.repositories import Kind
 from tests.runtime.heads.head_cases import CLASSIFIER, save_jina
 from tests.runtime.heads.head_runner import greatest, logits_of
@@ -112,15 +112,7 @@ def _build_causal(kind: Kind, folder: Path) -> Built:
     name = CAUSAL[kind.behind]
     folder = folder / name.split("/")[1]
     folder.mkdir()
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
-    model = save_causal(folder, **heads)
-    (folder / "README.md").unlink()
-    if kind.encoder == "qwen2":
-        sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 40}
-        config = Qwen2Config(
-            vocab_size=model.config.vocab_size, max_position_embeddings=600, **heads, **sizes
-        )
-        model = tiny(folder, Qwen2ForCausalLM, config)
+    model = LANGUAGE_MODELS[kind.encoder](folder)
 
     def measure(runner: Runner) -> float:
         head = runner.card.head
@@ -133,6 +125,25 @@ def _build_causal(kind: Kind, folder: Path) -> Built:
     return Built(folder, Task.RERANK, "the model's page", measure)
 
 
+def _save_qwen3(folder: Path) -> PreTrainedModel:
+    model = save_causal(folder, **HEADS)
+    (folder / "README.md").unlink()
+    return model
+
+
+def _save_qwen2(folder: Path) -> PreTrainedModel:
+    vocabulary = _save_qwen3(folder).config.vocab_size
+    return tiny(folder, Qwen2ForCausalLM, Qwen2Config(vocab_size=vocabulary, **SIZES, **HEADS))
+
+
+def _save_gemma(folder: Path) -> PreTrainedModel:
+    tokenizers.save_gemma(folder, max_tokens=SIZES["max_position_embeddings"])
+    config = GemmaConfig(vocab_size=count_tokens(folder), head_dim=10, **SIZES, **HEADS)
+    model = tiny(folder, GemmaForCausalLM, config)
+    edit_config(folder, hidden_act="gelu")
+    return model
+
+
 def _build_generator(kind: Kind, folder: Path) -> Built:
     encoder = ENCODERS[kind.encoder]
     twin = folder / "of_the_loader"
@@ -140,14 +151,28 @@ def _build_generator(kind: Kind, folder: Path) -> Built:
     return Built(publish(encoder, twin, folder / "published"), Task.RERANK)
 
 
+HEADS: Mapping[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+SIZES: Mapping[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 600,
+}
+LANGUAGE_MODELS: Mapping[str, Callable[[Path], PreTrainedModel]] = {
+    "gemma": _save_gemma,
+    "qwen2": _save_qwen2,
+    "qwen3": _save_qwen3,
+}
 # A repository of each way to ask.
 CAUSAL = {
+    "yes": "BAAI/bge-reranker-v2-gemma",
     "yes-no": "Qwen/Qwen3-Reranker-8B",
     "yes-by-5": "zeroentropy/zerank-2",
     "one-zero": "mixedbread-ai/mxbai-rerank-base-v2",
 }
 RERANKERS: Mapping[str, Callable[[Kind, Path], Built]] = {
     "cls dense layer-norm dense": _build_module_chain,
+    "yes": _build_causal,
     "yes-no": _build_causal,
     "yes-by-5": _build_causal,
     "one-zero": _build_causal,

@@ -83,13 +83,14 @@ def ask_for_eos(folder: Path) -> None:
     _edit_config(folder, tokenizer_class="LlamaTokenizer", add_bos_token=True, add_eos_token=True)
 
 
-def save_gemma(folder: Path) -> None:
+def save_gemma(folder: Path, *, max_tokens: int = MAX_TOKENS) -> None:
     """Gemma's: a text between `<bos>` and `<eos>`."""
     tokenizer = _build_byte_level("<pad>", "<eos>", "<bos>", "<unk>")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", pair="<bos> $A <eos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
     _save(tokenizer, folder, bos="<bos>", eos="<eos>", pad="<pad>")
+    _edit_config(folder, model_max_length=max_tokens)
 
 
 def save_t5(folder: Path) -> None:
@@ -104,7 +105,16 @@ def save_t5(folder: Path) -> None:
 def _build_byte_level(*first: str, last: tuple[str, ...] = ()) -> Tokenizer:
     """Bytes and a few merged ones between special tokens. Without unknown ones, since every byte has its piece."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("w", "o"), ("wo", "r"), ("s", "i")]
+    merges = [
+        ("t", "h"),
+        ("th", "e"),
+        ("Ġ", "the"),
+        ("w", "o"),
+        ("wo", "r"),
+        ("s", "i"),
+        ("Y", "e"),
+        ("Ye", "s"),
+    ]
     tokens = [*first, *alphabet, *("".join(two) for two in merges), *last]
     tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

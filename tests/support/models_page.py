@@ -207,6 +207,15 @@ TABLE = (
         heads=("Llama",),
     ),
     FamilyRow(
+        "Gemma, Gemma 2",
+        ("gemma", "gemma2"),
+        ("gemma,", "gemma2"),
+        "causal, or bidirectional by `is_causal`; Gemma 2 with its cap on attention scores, local and global layers",
+        "the repository's own code (`auto_map`) without `is_causal`; `use_bidirectional_attention` without it",
+        ("BAAI/bge-multilingual-gemma2", "BAAI/bge-reranker-v2-gemma"),
+        heads=("Gemma", "Gemma2"),
+    ),
+    FamilyRow(
         "Gemma 3 text, EmbeddingGemma",
         ("gemma3_text",),
         ("gemma3",),

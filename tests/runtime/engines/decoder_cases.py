@@ -5,8 +5,12 @@ from __future__ import annotations
 from transformers import (
     EuroBertConfig,
     EuroBertModel,
+    Gemma2Config,
+    Gemma2Model,
     Gemma3TextConfig,
     Gemma3TextModel,
+    GemmaConfig,
+    GemmaModel,
     LlamaConfig,
     LlamaModel,
     Ministral3Config,
@@ -61,7 +65,19 @@ ministral3 = rows_of(
     rope_parameters=MINISTRAL3,
 )
 llama = rows_of(LlamaModel, LlamaConfig, **SHAPE)
-gemma = rows_of(
+# Few layers and small heads: the norms' weights are 1 more than stored, and scores so large lose float32's last digits.
+gemma = rows_of(GemmaModel, GemmaConfig, **SHAPE | {"num_hidden_layers": 2}, head_dim=4)
+# A cap of 50 would change nothing here.
+gemma2 = rows_of(
+    Gemma2Model,
+    Gemma2Config,
+    **SHAPE,
+    head_dim=10,
+    sliding_window=6,
+    query_pre_attn_scalar=7,
+    attn_logit_softcapping=2.0,
+)
+gemma3 = rows_of(
     Gemma3TextModel,
     Gemma3TextConfig,
     **SHAPE,
@@ -96,9 +112,22 @@ DECODERS = (
     eurobert("eurobert, grouped heads"),
     eurobert("eurobert, biases, one key head", attention_bias=True, mlp_bias=True, num_key_value_heads=1),
     eurobert("eurobert, gelu, other base", hidden_act="gelu", rope_parameters={"rope_theta": 50.0}),
-    gemma("gemma3, causal, window of 6"),
-    gemma("gemma3, bidirectional, even window", use_bidirectional_attention=True),
-    gemma(
+    gemma("gemma, causal"),
+    gemma("gemma, bidirectional, one key head", is_causal=False, num_key_value_heads=1),
+    gemma("gemma, biases, silu", attention_bias=True, hidden_act="silu", num_key_value_heads=6),
+    gemma2("gemma2, causal, window of 6"),
+    gemma2("gemma2, bidirectional, one key head", is_causal=False, num_key_value_heads=1),
+    gemma2(
+        "gemma2, biases, no cap, global layers first",
+        attention_bias=True,
+        attn_logit_softcapping=None,
+        query_pre_attn_scalar=70,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
+    ),
+    gemma3("gemma3, causal, window of 6"),
+    gemma3("gemma3, bidirectional, even window", use_bidirectional_attention=True),
+    gemma3(
         "gemma3, bidirectional, biases, scaled global layers",
         use_bidirectional_attention=True,
         attention_bias=True,

@@ -47,6 +47,8 @@ FORMS: Mapping[str, Attention] = {
     "window": replace(PLAIN, window=64),
     "causal": replace(PLAIN, causal=True),
     "causal window": replace(PLAIN, causal=True, window=200),
+    "capped": replace(PLAIN, soft_cap=0.5),
+    "capped causal window": replace(PLAIN, soft_cap=0.5, causal=True, window=200),
     "ALiBi": replace(PLAIN, distance_bias=Alibi((0.5, 0.25, 0.1, 0.01))),
     "relative": replace(PLAIN, distance_bias=RelativeBuckets(buckets=12, max_distance=20)),
     "disentangled": replace(

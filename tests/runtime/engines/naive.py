@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -48,12 +48,19 @@ ACTIVATIONS: dict[Activation, Callable[[Float64], Float64]] = {
 
 @dataclass(frozen=True, slots=True)
 class Naive:
+    """seen: of the sequence that is computed, how many leading tokens attention sees."""
+
     encoder: Encoder
     values: dict[str, Float64]
+    seen: int = 0
 
     def hidden_states(self, batch: PackedBatch) -> FloatArray:
         parts = np.split(batch.token_ids, batch.cu_seqlens[1:-1])
-        return np.concatenate([self._sequence(part) for part in parts]).astype(np.float32)
+        attended = batch.lengths if batch.attended_lengths is None else batch.attended_lengths
+        sequences = [
+            replace(self, seen=int(seen))._sequence(part) for part, seen in zip(parts, attended, strict=True)
+        ]
+        return np.concatenate(sequences).astype(np.float32)
 
     def _sequence(self, ids: NDArray[np.integer]) -> Float64:
         embeddings, values = self.encoder.embeddings, self.values
@@ -134,9 +141,16 @@ class Naive:
             scores = query[:, head] @ key[:, shared].T
             if attention.disentangled is not None:
                 scores = scores + self._disentangled(query, key, attention, head, name)
-            scores = attention.scale * scores + self._by_distance(attention, head, len(x))
-            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            attended[:, head] = weights / weights.sum(axis=1, keepdims=True) @ value[:, shared]
+            scores = attention.scale * scores
+            if attention.soft_cap is not None:
+                scores = attention.soft_cap * np.tanh(scores / attention.soft_cap)
+            scores = scores + self._by_distance(attention, head, len(x))
+            scores[:, self.seen :] = -np.inf
+            weights = np.exp(scores - np.maximum(scores.max(axis=1, keepdims=True), -1e300))
+            # A query that sees no key gets zeros.
+            attended[:, head] = (
+                weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300) @ value[:, shared]
+            )
         return self._linear(attended.reshape(len(x), -1), f"{name}.output")
 
     def _heads(self, x: Float64, attention: Attention, name: str) -> Float64:

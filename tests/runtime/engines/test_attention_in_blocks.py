@@ -87,7 +87,16 @@ def test_attention_in_blocks_computes_what_the_description_says(tmp_path: Path, 
 
 
 HIDING: dict[str, tuple[Layer, ...]] = {
-    name: LAYERS[name] for name in ("no biases in the products", "causal", "ALiBi", "disentangled", "rotary")
+    name: LAYERS[name]
+    for name in (
+        "no biases in the products",
+        "causal",
+        "ALiBi",
+        "disentangled",
+        "rotary",
+        "capped scores",
+        "capped scores, causal window, grouped heads, rotary",
+    )
 } | {"wide window": (with_attention(ATTENTION, window=20),) * 2}
 
 

@@ -36,6 +36,7 @@ STORED = (
     "qwen3, biases",
     "mistral, window",
     "llama, biases",
+    "gemma2, causal",
     "gemma3, causal",
 )
 STORED_CASES = [next(case for case in CASES if case.name.startswith(name)) for name in STORED]

@@ -14,6 +14,8 @@ from transformers import (
     DebertaV2ForMaskedLM,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GteConfig,
@@ -123,6 +125,7 @@ WITH_A_HEAD: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SMALL, **ROWS, num_key_value_heads=1)),
     "mistral": (MistralForCausalLM, MistralConfig(**SMALL, **ROWS, num_key_value_heads=1)),
     "llama": (LlamaForCausalLM, LlamaConfig(**SMALL, **ROWS)),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SMALL, **ROWS, num_key_value_heads=1)),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**SMALL, **ROWS, num_key_value_heads=1)),
 }
 

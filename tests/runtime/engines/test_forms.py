@@ -115,6 +115,14 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     ),
     "norm of each head, before rotary": (with_attention(GROUPED, qk_norm=HEAD_NORM, rotary=ROTARY),),
     "norm of all heads": (with_attention(GROUPED, qk_norm=QkNorm(LAYER_NORM, QkNormScope.ALL), kv_heads=3),),
+    "capped scores": (with_attention(ATTENTION, soft_cap=0.5),),
+    "capped scores, causal window, grouped heads, rotary": (
+        with_attention(GROUPED, soft_cap=0.7, causal=True, window=WINDOW, rotary=ROTARY),
+        with_attention(GROUPED, soft_cap=0.3),
+    ),
+    "capped scores with ALiBi": (
+        with_attention(ATTENTION, soft_cap=0.5, distance_bias=Alibi((0.5, 0.25, 0.125))),
+    ),
     "norms first": (replace(LAYER, placement=NormPlacement.PRE),) * 2,
     "norms first, none before the first attention": (
         replace(LAYER, placement=NormPlacement.PRE, attention_norm=False),

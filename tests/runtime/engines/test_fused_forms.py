@@ -19,6 +19,7 @@ FORMS = (
     "three layers alike",
     "grouped heads, window, rotary",
     "learned bias, causal, window",
+    "capped scores, causal window, grouped heads, rotary",
     "norms around",
     "disentangled",
     "gated",

@@ -56,6 +56,7 @@ DEBERTA = SHAPE | {
 }
 DECODER = SHAPE | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}
 WINDOW = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+GEMMA2 = DECODER | {"sliding_window": 6, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
 GEMMA = DECODER | {"sliding_window": 6, "sliding_window_pattern": 2}
 
 # Token ids of one text to the logits: (1, labels), (tokens, vocabulary) or (tokens, 1).
@@ -241,6 +242,14 @@ CLASSIFIERS = (
     classifier("JinaEmbeddingsV3", SHAPE, "one label", num_labels=1),
     classifier("JinaEmbeddingsV3", SHAPE, "three labels, two types", num_labels=3, type_vocab_size=2),
     classifier("JinaEmbeddingsV3", SHAPE, "two labels, nine heads", num_attention_heads=9),
+    classifier("Gemma", DECODER, "one label", num_labels=1),
+    classifier("Gemma", DECODER, "three labels, bidirectional", num_labels=3, is_causal=False),
+    classifier("Gemma", DECODER, "two labels, biases", attention_bias=True),
+    classifier("Gemma2", GEMMA2, "one label", num_labels=1),
+    classifier("Gemma2", GEMMA2, "three labels, bidirectional", num_labels=3, is_causal=False),
+    classifier(
+        "Gemma2", GEMMA2, "two labels, biases, no cap", attention_bias=True, attn_logit_softcapping=None
+    ),
     classifier("Gemma3Text", GEMMA, "one label", num_labels=1),
     classifier(
         "Gemma3Text", GEMMA, "three labels, bidirectional", num_labels=3, use_bidirectional_attention=True

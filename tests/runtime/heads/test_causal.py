@@ -112,7 +112,7 @@ WRITTEN = {
     ),
     "BAAI/bge-reranker-v2-gemma": (
         BGE_GEMMA,
-        ["<|endoftext|>", "A: {query}", "\n", "B: ", "\n", BGE_GEMMA.template.parts[-1]],
+        ["{begin}", "A: {query}", "\n", "B: ", "\n", BGE_GEMMA.template.parts[-1]],
     ),
     "zeroentropy/zerank-2": (
         ZERANK,
@@ -142,7 +142,10 @@ def reference(
         if "{document}" in part
     )
     at += reranker.begins
-    written = [text.replace("{query}", query).replace("{instruction}", instruction) for text in texts]
+    values = {"{query}": query, "{instruction}": instruction, "{begin}": tokenizer.bos_token}
+    written = texts
+    for place, value in values.items():
+        written = [text.replace(place, value) for text in written]
     parts = [
         tokenizer.encode(text + document if number == at else text, add_special_tokens=False)
         for number, text in enumerate(written)

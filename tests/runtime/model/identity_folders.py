@@ -247,6 +247,8 @@ MORE_FOLDERS: dict[str, Build] = {
             "qwen2, bidirectional, yarn",
             "mistral, window of 6",
             "llama, causal, llama3 scaling",
+            "gemma, biases, silu",
+            "gemma2, causal, window of 6",
             "gemma3, bidirectional, biases, scaled global layers",
         )
     },

@@ -46,6 +46,7 @@ T5: Config = {
     "num_heads": 3,
 }
 MODERNBERT = BERT | {"model_type": "modernbert", "local_attention": 10}
+GEMMA2 = DECODER | {"model_type": "gemma2", "head_dim": 10, "sliding_window": 6}
 GEMMA = DECODER | {"model_type": "gemma3_text", "head_dim": 10, "sliding_window": 6}
 NOMIC: Config = {
     "model_type": "nomic_bert",
@@ -214,6 +215,25 @@ PAIRS: dict[str, tuple[Config, Config]] = {
         DECODER | {"model_type": "llama", "rope_theta": 500.0, "rope_scaling": None},
         DECODER | {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     ),
+    "gemma": (
+        DECODER | {"model_type": "gemma", "head_dim": 10, "hidden_act": "gelu", "rope_theta": 500.0},
+        DECODER
+        | {
+            "model_type": "gemma",
+            "head_dim": 10,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
+    "gemma2": (
+        GEMMA2 | {"rope_theta": 500.0, "cache_implementation": "hybrid"},
+        GEMMA2
+        | {
+            "layer_types": [LOCAL, FULL, LOCAL, FULL],
+            "attn_logit_softcapping": 50.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+    ),
     "gemma3": (
         GEMMA
         | {
@@ -367,7 +387,15 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "t5, gate": (T5 | {"feed_forward_proj": "open-gelu"}, "feed_forward_proj = 'open-gelu'"),
     "t5, activation": (T5 | {"feed_forward_proj": "gated-mish"}, "feed_forward_proj = 'mish'"),
-    "gemma2": (GEMMA | {"model_type": "gemma2"}, "caps the scores of its attention"),
+    "gemma, another activation in the older key": (
+        DECODER | {"model_type": "gemma", "head_dim": 10, "hidden_activation": "relu"},
+        "hidden_activation = 'relu'",
+    ),
+    "gemma2, no window": (GEMMA2 | {"sliding_window": None}, "sliding_window"),
+    "gemma2, both ways for some": (
+        GEMMA2 | {"use_bidirectional_attention": True},
+        "use_bidirectional_attention = True without is_causal = false",
+    ),
     "unknown": (BERT | {"model_type": "reformer"}, "model_type 'reformer'"),
 }
 

@@ -142,10 +142,12 @@ class QkNorm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Self-attention: softmax(scale * q k^T + position terms) v.
+    """Self-attention: softmax(cap(scale * q k^T) + position terms) v.
 
     heads, kv_heads: query heads and key/value heads; query head h reads key/value head h // (heads // kv_heads).
-    causal: query i sees keys j <= i. window: query i sees keys with |i - j| <= window; None sees all.
+    causal: query i sees keys j <= i. window: query i sees keys with |i - j| <= window; None sees all. A query that
+    sees no key gets zeros.
+    soft_cap: cap(x) = soft_cap * tanh(x / soft_cap); None leaves x as it is.
     """
 
     heads: int
@@ -160,6 +162,7 @@ class Attention:
     rotary: Rotary | None = None
     distance_bias: Alibi | RelativeBuckets | None = None
     disentangled: Disentangled | None = None
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -51,7 +52,7 @@ class AttentionInBlocks:
         heads: queries, keys and values, (1, length, columns). length: int64 (1,). attended_lengths: how many leading
         tokens attention sees, int32 (1,), empty for all.
         """
-        if self.distances is None and self.positions is None:
+        if self.distances is None and self.positions is None and self.layer.soft_cap is None:
             return self._add_streamed(body, heads, attended_lengths)
         sequence = _Sequence.write(body, self, heads, length, attended_lengths)
         block = body.add_integers(BLOCK_TOKENS)
@@ -111,7 +112,7 @@ class _Sequence:
             back,
             ahead,
             strip=None if call.distances is None else _write_strip(body, call.distances, back, ahead),
-            hidden_keys=_write_hidden_keys(body, length, attended_lengths) if attended_lengths else None,
+            hidden_keys=write_hidden_keys(body, length, attended_lengths) if attended_lengths else None,
             positions=positions,
             projected_keys=None if positions is None else positions.project_keys(body, heads[1]),
         )
@@ -138,15 +139,43 @@ class _Sequence:
         if self.positions is not None:
             bounds = (start, end, first, last)
             added.append(self.positions.write_rows(body, query, self.projected_keys, bounds))
-        if self.hidden_keys is not None:
-            added.append(body.add("Slice", self.hidden_keys, first, last, body.add_integers(3)))
-        bias = added[0]
-        for more in added[1:]:
-            bias = body.add("Add", bias, more)
-        heads, scale = self.layer.heads, self.layer.scale
-        return body.add(
-            "Attention", query, key, value, bias, q_num_heads=heads, kv_num_heads=heads, scale=scale
-        )
+        hidden = self.hidden_keys
+        if hidden is not None:
+            hidden = body.add("Slice", hidden, first, last, body.add_integers(3))
+        return write_scored_attention(body, self.layer, (query, key, value), added, hidden)
+
+
+def write_scored_attention(
+    body: GraphWriter, layer: Attention, heads: Sequence[str], added: Sequence[str], hidden_keys: str | None
+) -> str:
+    """Add attention that has all scores in memory; its result is (sequences, queries, heads x head_size).
+
+    heads: queries, keys and values. added: what is added to the scores after their cap, (1 or sequences, 1 or heads,
+    queries, keys) each. hidden_keys: as `write_hidden_keys` gives them. A query that sees no key gets zeros.
+    """
+    terms = [*added]
+    if hidden_keys is not None:
+        # The operator broadcasts over sequences and heads, not over queries.
+        terms.append(hidden_keys if added else _repeat_for_queries(body, hidden_keys, heads[0]))
+    bias = terms[0] if terms else ""
+    for more in terms[1:]:
+        bias = body.add("Add", bias, more)
+    cap: dict[str, Any] = {} if layer.soft_cap is None else {"softcap": layer.soft_cap}
+    return body.add(
+        "Attention",
+        *(*heads, bias),
+        q_num_heads=layer.heads,
+        kv_num_heads=layer.heads,
+        scale=layer.scale,
+        **cap,
+    )
+
+
+def _repeat_for_queries(body: GraphWriter, hidden_keys: str, query: str) -> str:
+    """(sequences, 1, 1, keys) to (sequences, 1, queries, keys)."""
+    count = body.add("Shape", query, start=1, end=2)
+    shape = body.add("Concat", body.add_integers(1, 1), count, body.add_integers(1), axis=0)
+    return body.add("Expand", hidden_keys, shape)
 
 
 def _write_strip(body: GraphWriter, table: DistanceTable, back: str, ahead: str) -> str:
@@ -159,12 +188,15 @@ def _write_strip(body: GraphWriter, table: DistanceTable, back: str, ahead: str)
     return shift_rows(body, body.add("Expand", row, body.add_integers(1, 1, BLOCK_TOKENS, 1)), rows, width)
 
 
-def _write_hidden_keys(body: GraphWriter, length: str, attended_lengths: str) -> str:
-    """What hides the keys that attention does not see: 0 or -inf."""
+def write_hidden_keys(body: GraphWriter, length: str, attended_lengths: str) -> str:
+    """What hides the keys that attention does not see: 0 or -inf, (sequences, 1, 1, length). length: int64 (1,)."""
     places = body.add("Range", body.add_scalar(0), body.add("Squeeze", length), body.add_scalar(1))
-    is_seen = body.add("Less", places, body.add("Cast", attended_lengths, to=TensorProto.INT64))
+    ends = body.add(
+        "Unsqueeze", body.add("Cast", attended_lengths, to=TensorProto.INT64), body.add_integers(1)
+    )
+    is_seen = body.add("Less", places, ends)
     zero, never = (
         body.add_constant(name, np.array([value], dtype=np.float32))
         for name, value in (("zero", 0.0), ("never", -np.inf))
     )
-    return body.add("Unsqueeze", body.add("Where", is_seen, zero, never), body.add_integers(0, 1, 2))
+    return body.add("Unsqueeze", body.add("Where", is_seen, zero, never), body.add_integers(1, 2))

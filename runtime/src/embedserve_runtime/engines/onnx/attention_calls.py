@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 import onnx
 
-from embedserve_runtime.engines.onnx.attention_blocks import MAX_TOKENS_IN_ONE_TABLE, AttentionInBlocks
+from embedserve_runtime.engines.onnx.attention_blocks import (
+    MAX_TOKENS_IN_ONE_TABLE,
+    AttentionInBlocks,
+    write_hidden_keys,
+    write_scored_attention,
+)
 from embedserve_runtime.engines.onnx.disentangled import PositionTerms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter, add_loop, build_branch
 from embedserve_runtime.model.architecture import Attention
@@ -68,16 +73,23 @@ class AttentionCall:
         def write_one_table(graph: GraphWriter) -> str:
             return self._write_one_table(graph, blocks, shape, attended_lengths, distances)
 
+        def write_scored(graph: GraphWriter) -> str:
+            return self._write_scored(graph, blocks, shape, attended_lengths, distances)
+
         has_bias = distances is not None or self.positions is not None
-        if has_bias and not attended_lengths:
+        is_capped = self.layer.soft_cap is not None
+        if is_capped or (has_bias and attended_lengths):
+            # What only the operator with all scores has: the cap, and zeros for a query that sees no key.
+            context = self._write_any_length(body, blocks, shape, attended_lengths, write_scored)
+        elif has_bias:
             context = _choose_by_length(
                 body,
                 shape,
                 MAX_TOKENS_IN_PLACE,
-                lambda short: self._write_in_place(short, blocks, shape, distances),
+                write_scored,
                 lambda long: self._write_any_length(long, blocks, shape, attended_lengths, write_one_table),
             )
-        elif has_bias or attended_lengths:
+        elif attended_lengths:
             context = self._write_any_length(body, blocks, shape, attended_lengths, write_one_table)
         else:
             context = write_one_table(body)
@@ -101,20 +113,29 @@ class AttentionCall:
 
         return _choose_by_length(body, shape, MAX_TOKENS_IN_ONE_TABLE, write_one_table, write_in_blocks)
 
-    def _write_bias(self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None) -> str:
-        """What is added to the scores; empty for nothing."""
+    def _list_terms(
+        self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None
+    ) -> list[str]:
+        """What is added to the scores."""
         added = [] if distances is None else [distances]
         if self.positions is not None:
             added.append(self.positions.write_block(body, blocks[0], blocks[1], shape))
-        return body.add("Add", *added) if len(added) > 1 else "".join(added)
+        return added
 
-    def _write_in_place(
-        self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None
+    def _write_scored(
+        self,
+        body: GraphWriter,
+        blocks: Sequence[str],
+        shape: str,
+        attended_lengths: str,
+        distances: str | None,
     ) -> str:
-        heads, bias = self.layer.heads, self._write_bias(body, blocks, shape, distances)
-        return body.add(
-            "Attention", *blocks, bias, q_num_heads=heads, kv_num_heads=heads, scale=self.layer.scale
-        )
+        terms = self._list_terms(body, blocks, shape, distances)
+        hidden_keys = None
+        if attended_lengths:
+            length = body.add("Gather", shape, body.add_integers(1))
+            hidden_keys = write_hidden_keys(body, length, attended_lengths)
+        return write_scored_attention(body, self.layer, blocks, terms, hidden_keys)
 
     def _write_one_table(
         self,
@@ -124,7 +145,8 @@ class AttentionCall:
         attended_lengths: str,
         distances: str | None,
     ) -> str:
-        bias = self._write_bias(body, blocks, shape, distances)
+        terms = self._list_terms(body, blocks, shape, distances)
+        bias = body.add("Add", *terms) if len(terms) > 1 else "".join(terms)
         return body.add(
             "MultiHeadAttention",
             *(*blocks, "", attended_lengths, bias),

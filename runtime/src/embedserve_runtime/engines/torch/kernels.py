@@ -67,6 +67,8 @@ def _find_device_obstacle(device: torch.device, dtype: torch.dtype) -> str | Non
 def _find_form_obstacle(attention: Attention) -> str | None:
     if attention.distance_bias is not None or attention.disentangled is not None:
         return "the packed kernel adds no position terms to scores"
+    if attention.soft_cap is not None:
+        return "the packed kernel caps no scores"
     if attention.head_size > MAX_HEAD_SIZE or attention.head_size % 8:
         return f"the packed kernel takes head sizes in steps of 8 up to {MAX_HEAD_SIZE}, not {attention.head_size}"
     return None
@@ -116,7 +118,8 @@ class VarlenKernel:
 
 
 class GroupedKernel:
-    """SDPA over blocks of padded sequences."""
+    """Attention over blocks of padded sequences: SDPA, or where scores are capped, which SDPA cannot, one product after
+    another."""
 
     def __init__(self, attention: Attention, terms: tuple[ScoreTerm, ...]) -> None:
         self._attention = attention
@@ -138,23 +141,36 @@ class GroupedKernel:
         length = group.length
         masked = bool(self._terms) or group.padding is not None
         step = length
-        if masked:
+        if masked or self._attention.soft_cap is not None:
             step = max(1, MASK_ELEMENTS // (group.sequences * self._attention.heads * length))
         slices = []
         for start in range(0, length, step):
             queries = range(start, min(start + step, length))
             keys = self._find_visible_keys(queries, length)
+            mask = self._build_mask(query, key, group, queries, keys) if masked else None
             slices.append(
-                functional.scaled_dot_product_attention(
+                self._attend_slice(
                     query[:, :, queries.start : queries.stop],
                     key[:, :, keys.start : keys.stop],
                     value[:, :, keys.start : keys.stop],
-                    attn_mask=self._build_mask(query, key, group, queries, keys) if masked else None,
-                    scale=self._attention.scale,
-                    enable_gqa=self._attention.kv_heads != self._attention.heads,
+                    mask,
                 )
             )
         return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
+
+    def _attend_slice(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """(sequences, heads, queries, head_size) of some queries and the keys that they may see."""
+        attention = self._attention
+        if attention.soft_cap is not None:
+            return compute_capped_attention(query, key, value, mask, attention)
+        return functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            scale=attention.scale,
+            enable_gqa=attention.kv_heads != attention.heads,
+        )
 
     def _find_visible_keys(self, queries: range, length: int) -> range:
         """The keys that any of these queries may see."""
@@ -171,6 +187,32 @@ class GroupedKernel:
         if group.padding is not None:
             mask = mask.masked_fill(group.padding[..., keys.start : keys.stop], -torch.inf)
         return mask
+
+
+def compute_capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, attention: Attention
+) -> Tensor:
+    """softmax(soft_cap * tanh(scale * q k^T / soft_cap) + mask) v, of an attention with a cap; the softmax in float32,
+    and zeros for a query of which the mask hides every key.
+
+    query: (sequences, heads, queries, head_size); key, value: (sequences, kv_heads, keys, head_size); mask: what
+    broadcasts to (sequences, heads, queries, keys).
+    """
+    assert attention.soft_cap is not None
+    sequences, heads, queries, size = query.shape
+    grouped = query.view(sequences, key.shape[1], -1, queries, size)
+    products = (grouped @ key.unsqueeze(2).transpose(3, 4)).float()
+    scores = attention.soft_cap * torch.tanh(products * (attention.scale / attention.soft_cap))
+    scores = scores.flatten(1, 2)
+    weights = torch.softmax(scores, dim=-1) if mask is None else _compute_masked_weights(scores + mask)
+    grouped_weights = weights.to(value.dtype).view(sequences, key.shape[1], -1, queries, key.shape[2])
+    return (grouped_weights @ value.unsqueeze(2)).view(sequences, heads, queries, size)
+
+
+def _compute_masked_weights(scores: Tensor) -> Tensor:
+    """The softmax of each row, of a row of -inf alone zeros."""
+    sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+    return torch.softmax(scores, dim=-1).masked_fill(sees_nothing, 0.0)
 
 
 def _stack_group(values: Tensor, group: PaddedGroup) -> Tensor:

@@ -1,30 +1,28 @@
-"""Gemma 3 text models and EmbeddingGemma: norms before and after each branch, scaled words, norms on queries and
-keys, local attention with a rotary base of its own in most layers.
+"""Gemma and Gemma 2: the common decoder with scaled words, and norms whose stored weights are 1 less. Gemma 2 also has
+norms behind its branches, a cap on the scores of its attention, and a window in every second layer.
 
-Source: `Gemma3TextModel` of transformers. With `use_bidirectional_attention` a token sees sliding_window // 2 tokens
-to each side; causal, sliding_window tokens with itself.
+Source: `GemmaModel` and `Gemma2Model` of transformers. There `is_causal` opens the mask to both sides;
+`use_bidirectional_attention` alone opens it for some implementations of attention and not for others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
+from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import (
     Attention,
     Embeddings,
     Encoder,
-    Layer,
-    Mlp,
     Norm,
     NormKind,
     NormPlacement,
     ParameterNames,
-    QkNorm,
-    QkNormScope,
 )
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import (
@@ -32,42 +30,36 @@ from embedserve_runtime.model.families.common import (
     SLIDING,
     check_layer_types,
     map_norm,
-    read_activation,
     refuse,
     unsupported_error,
 )
 from embedserve_runtime.model.files import ModelFile
-from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
+
+TANH_GELU = "gelu_pytorch_tanh"
 
 
-class GemmaConfig(LayerTypesConfig):
+class GemmaConfig(decoder.DecoderConfig):
     """The keys of config.json that decide the forward pass."""
 
-    vocab_size: PositiveInt
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    num_hidden_layers: PositiveInt
-    num_attention_heads: PositiveInt
     num_key_value_heads: PositiveInt
-    max_position_embeddings: PositiveInt
     head_dim: PositiveInt = 256
-    hidden_activation: str = "gelu_pytorch_tanh"
-    rms_norm_eps: NonNegativeFloat = 1e-6
+    hidden_act: str = TANH_GELU
+    hidden_activation: str | None = None
     attention_bias: bool = False
+
+
+class Gemma2Config(GemmaConfig):
+    """The keys of config.json that decide the forward pass of Gemma 2, with its defaults."""
+
     query_pre_attn_scalar: PositiveFloat = 256
     sliding_window: int | None = 4096
-    sliding_window_pattern: PositiveInt = 6
-    layer_types: list[str] | None = None
-    attn_logit_softcapping: float | None = None
-    use_bidirectional_attention: bool | None = False
-    is_causal: bool | None = None
-    rope_theta: PositiveFloat = 1_000_000.0
-    rope_local_base_freq: PositiveFloat = 10_000.0
+    attn_logit_softcapping: PositiveFloat | None = 50.0
 
 
 _LAYER = "layers.{layer}"
-NAMES = ParameterNames(
-    prefixes=("", "model."),
+# Of the families whose branches have a norm before and one behind them.
+NAMES_AROUND = ParameterNames(
+    prefixes=decoder.NAMES.prefixes,
     sources=MappingProxyType(
         {
             **decoder.NAMES.sources,
@@ -80,56 +72,76 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """The encoder of a Gemma. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(GemmaConfig)
-    refuse(path, [("attn_logit_softcapping", config.attn_logit_softcapping, None)])
-    if config.is_causal is False and not config.use_bidirectional_attention:
-        raise unsupported_error(path, "is_causal", False)  # the window's meaning would be another one again
-    rms = Norm(NormKind.RMS, config.rms_norm_eps, unit_offset=True)
-    every = config.sliding_window_pattern
-    layer_types = config.layer_types or [
-        SLIDING if (number + 1) % every else FULL for number in range(config.num_hidden_layers)
-    ]
-    attention = {
-        kind: _describe_attention(path, config, kind, rms)
-        for kind in set(check_layer_types(path, layer_types, config.num_hidden_layers))
-    }
-    act = read_activation(path, "hidden_activation", config.hidden_activation)
-    mlp = Mlp(config.intermediate_size, act, gated=True, up_bias=False, down_bias=False)
-    return Encoder(
-        family="gemma3_text",
-        hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
-        # In the source the factor is a float32 tensor, not the double that a square root is.
-        embeddings=Embeddings(
-            config.vocab_size, None, 0, None, scale=float(np.float32(config.hidden_size**0.5))
-        ),
-        layers=tuple(Layer(attention[kind], mlp, NormPlacement.SANDWICH, rms) for kind in layer_types),
-        final_norm=rms,
-        parameter_names=NAMES,
-    )
+    refuse(path, [("layer_types", config.layer_types, None)])
+    if config.hidden_activation is not None:
+        # transformers 4 read this key, 5 does not.
+        refuse(path, [("hidden_activation", config.hidden_activation, TANH_GELU)])
+    if config.hidden_act == "gelu":
+        # The first files said so and meant the approximation, which every version of transformers takes.
+        config = config.model_copy(update={"hidden_act": TANH_GELU})
+    attentions = [_describe_attention(path, config)] * config.num_hidden_layers
+    return _describe_encoder(path, config, attentions, NormPlacement.PRE)
 
 
-def _describe_attention(path: Path, config: GemmaConfig, kind: str, rms: Norm) -> Attention:
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise unsupported_error(path, "num_key_value_heads", config.num_key_value_heads)
-    theta = config.rope_theta if kind == FULL else config.rope_local_base_freq
-    settings = config.find_parameters(kind, theta, scaled=kind == FULL)
-    return Attention(
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_size=config.head_dim,
+def describe_gemma2(file: ModelFile) -> Encoder:
+    """The encoder of a Gemma 2. Raises ModelInvalid or UnsupportedArchitecture."""
+    path, config = file.path, file.parse(Gemma2Config)
+    config = config.model_copy(update={"hidden_act": config.hidden_activation or TANH_GELU})
+    attention = replace(
+        _describe_attention(path, config),
         scale=config.query_pre_attn_scalar**-0.5,
-        qkv_bias=config.attention_bias,
-        output_bias=config.attention_bias,
-        causal=not config.use_bidirectional_attention,
-        window=_read_window(path, config) if kind == SLIDING else None,
-        qk_norm=QkNorm(rms, QkNormScope.HEAD),
-        rotary=describe_rotary(path, settings, config.head_dim, config.max_position_embeddings),
+        soft_cap=config.attn_logit_softcapping,
     )
+    attentions = [replace(attention, window=window) for window in _list_windows(path, config)]
+    encoder = _describe_encoder(path, config, attentions, NormPlacement.SANDWICH)
+    return replace(encoder, parameter_names=NAMES_AROUND)
 
 
-def _read_window(path: Path, config: GemmaConfig) -> int:
+def _describe_attention(path: Path, config: GemmaConfig) -> Attention:
+    if config.use_bidirectional_attention and config.is_causal is not False:
+        raise UnsupportedArchitecture(
+            f"{path}: use_bidirectional_attention = True without is_causal = false is not supported, since versions of "
+            "transformers take it for different masks; add is_causal"
+        )
+    bias = config.attention_bias
+    return decoder.describe_attention(path, config, qkv_bias=bias, output_bias=bias)
+
+
+def _list_windows(path: Path, config: Gemma2Config) -> list[int | None]:
+    """How far each layer's tokens see: every second layer, from the first on, has a window."""
+    kinds = config.layer_types or [
+        FULL if number % 2 else SLIDING for number in range(config.num_hidden_layers)
+    ]
+    check_layer_types(path, kinds, config.num_hidden_layers)
+    if SLIDING not in kinds:
+        return [None] * len(kinds)
     if config.sliding_window is None:
         raise unsupported_error(path, "sliding_window", None)
-    return config.sliding_window // 2 if config.use_bidirectional_attention else config.sliding_window - 1
+    window = config.find_window(path, config.sliding_window)
+    return [window if kind == SLIDING else None for kind in kinds]
+
+
+def _describe_encoder(
+    path: Path, config: GemmaConfig, attentions: list[Attention], placement: NormPlacement
+) -> Encoder:
+    norm = describe_norm(config.rms_norm_eps)
+    encoder = decoder.describe_encoder(path, config, attentions)
+    return replace(
+        encoder,
+        embeddings=describe_words(config.vocab_size, config.hidden_size),
+        layers=tuple(replace(layer, placement=placement, norm=norm) for layer in encoder.layers),
+        final_norm=norm,
+    )
+
+
+def describe_norm(eps: float) -> Norm:
+    """A norm as all Gemmas have it."""
+    return Norm(NormKind.RMS, eps, unit_offset=True)
+
+
+def describe_words(vocabulary: int, hidden_size: int) -> Embeddings:
+    """Words times the root of the hidden size, which in the source is a float32 tensor, not the double that a square
+    root is."""
+    return Embeddings(vocabulary, None, 0, None, scale=float(np.float32(hidden_size**0.5)))

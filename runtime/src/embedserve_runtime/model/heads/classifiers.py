@@ -107,6 +107,8 @@ CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType
         "DebertaV2": _describe_deberta,
         "DistilBert": _describe_distilbert,
         "Electra": _describe_electra,
+        "Gemma": _describe_decoder,
+        "Gemma2": _describe_decoder,
         "Gemma3Text": _describe_decoder,
         "Gte": _describe_with_pooler,
         "JinaBert": _describe_with_pooler,

@@ -278,9 +278,3 @@ def _check_expansion(folder: Path, encoder: Encoder, expansion: QueryExpansion |
     for layer in encoder.layers:
         if layer.attention.causal:
             raise UnsupportedArchitecture(f"{folder}: query expansion of a decoder is not supported")
-        window = layer.attention.window
-        if not expansion.attend and window is not None and window < expansion.length:
-            raise UnsupportedArchitecture(
-                f"{folder}: a filled-up query of {expansion.length} tokens is longer than a window of {window} tokens, "
-                "in which some would see nothing"
-            )

@@ -62,7 +62,7 @@ class PositionTerms:
 
 
 class FusedAttention:
-    """softmax(scale * q k^T + position terms) v, over packed tokens."""
+    """softmax(cap(scale * q k^T) + position terms) v, over packed tokens."""
 
     def __init__(
         self,
@@ -117,10 +117,12 @@ class FusedAttention:
             table_step=0 if self._table is None or len(self._table) == 1 else self._table.stride(0),
             middle=self._middle,
             scale=form.scale,
+            soft_cap=form.soft_cap or 0.0,
             HEAD_SIZE=form.head_size,
             GROUP=form.heads // form.kv_heads,
             WINDOW=-1 if form.window is None else form.window,
             CAUSAL=form.causal,
+            CAPPED=form.soft_cap is not None,
             ALIBI=self._slopes is not None,
             TABLE=self._table is not None,
             TO_POSITION=to_position is not None,

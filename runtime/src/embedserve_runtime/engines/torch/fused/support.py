@@ -92,14 +92,14 @@ def find_flash_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
     if major not in FLASH_MAJORS:
         return f"flash-attn-4 is for Hopper and Blackwell, the device has compute capability {major}.{minor}"
     if not any(can_flash_run(layer.attention) for layer in encoder.layers):
-        return "flash-attn-4 takes no window, no terms by position, and head sizes of 64 or 128"
+        return "flash-attn-4 takes no window, no terms by position, no cap, and head sizes of 64 or 128"
     return None
 
 
 def can_flash_run(attention: Attention) -> bool:
     """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
-    plain = attention.window is None and attention.distance_bias is None and attention.disentangled is None
-    return plain and attention.head_size in (64, 128)
+    added = (attention.window, attention.distance_bias, attention.disentangled, attention.soft_cap)
+    return all(one is None for one in added) and attention.head_size in (64, 128)
 
 
 def can_run_skinny(layer: Layer) -> bool:

@@ -34,10 +34,12 @@ def attend(
     table_step,
     middle,
     scale,
+    soft_cap,  # read where CAPPED
     HEAD_SIZE: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of one key head
     WINDOW: tl.constexpr,  # -1 for none
     CAUSAL: tl.constexpr,
+    CAPPED: tl.constexpr,
     ALIBI: tl.constexpr,
     TABLE: tl.constexpr,
     TO_POSITION: tl.constexpr,
@@ -104,16 +106,16 @@ def attend(
         maxima, sums, totals = _attend_block(
             queries, maxima, sums, totals, base + block * BLOCK_N,
             key, value, table, content_to_position, position_to_content, row_of,
-            places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
-            HEAD_SIZE, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
+            places, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
+            HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
         )  # fmt: skip
     for block in range(blocks - whole):
         place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
         maxima, sums, totals = _attend_block(
             queries, maxima, sums, totals, place,
             key, value, table, content_to_position, position_to_content, row_of,
-            places, start, end, sizes, high, key_step, rows, scale * log2e, slope,
-            HEAD_SIZE, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
+            places, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
+            HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
         )  # fmt: skip
     at = places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
     # The compiler gives each thread as many numbers of all that has one shape. Of e4m3 that would be 16, too many for
@@ -144,7 +146,9 @@ def _attend_block(
     rows,
     scale,
     slope,
+    soft_cap,
     HEAD_SIZE: tl.constexpr,
+    CAPPED: tl.constexpr,
     ALIBI: tl.constexpr,
     TABLE: tl.constexpr,
     TO_POSITION: tl.constexpr,
@@ -177,9 +181,13 @@ def _attend_block(
     scores = tl.dot(queries, tl.trans(keys))
     # Where nothing is added, the scale waits for the subtraction of the maximum: one fused operation does both.
     late = scale
-    if ALIBI or TABLE or TO_POSITION or TO_CONTENT:
+    if CAPPED or ALIBI or TABLE or TO_POSITION or TO_CONTENT:
         scores *= scale
         late = 1.0
+    if CAPPED:
+        # cap * tanh(x / cap), in base 2 as all scores; an exponential that overflows gives 1.
+        powers = tl.exp2(scores * (2.0 * log2e / soft_cap))
+        scores = soft_cap - 2.0 * soft_cap / (powers + 1.0)
     distances = others[None, :] - places[:, None]
     visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None])
     if ALIBI:
