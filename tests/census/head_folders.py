@@ -15,7 +15,14 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    GemmaConfig,
+    GemmaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
 from embedserve_runtime.engines.results import Output
@@ -54,6 +61,8 @@ def build_reranker(kind: Kind, folder: Path) -> Built:
         return Built(folder, Task.RERANK)
     if kind.encoder == "jina-bert":
         return _build_jina_reranker(folder)
+    if kind.encoder == "llama-bidirectional":
+        return _build_llama_reranker(folder)
     if not kind.behind.startswith("classifier"):
         return RERANKERS[kind.behind](kind, folder)
     encoder = ENCODERS[kind.encoder]
@@ -89,6 +98,26 @@ def _build_jina_reranker(folder: Path) -> Built:
         return greatest(_score(runner) - 1 / (1 + np.exp(-want)))
 
     return Built(folder, Task.RERANK, "a forward pass of the tests'", measure)
+
+
+def _build_llama_reranker(folder: Path) -> Built:
+    """A pair in a prompt of its own, which no file of the repository says; the mean of all tokens is scored."""
+    encoder, twin = ENCODERS["llama-bidirectional"], folder / "of_transformers"
+    settings = {"num_labels": 1, "max_position_embeddings": 600}
+    model = save_encoder(encoder, twin, CLASSIFIER, **settings)
+    tokenizers.save_llama(twin, max_tokens=600)
+    tokenizer = AutoTokenizer.from_pretrained(twin)
+
+    def measure(runner: Runner) -> float:
+        want = []
+        for query, document in PAIRS:
+            ids = tokenizer(f"question:{query} \n \n passage:{document}", return_tensors="pt")["input_ids"]
+            with torch.no_grad():
+                pooled = model.model(ids).last_hidden_state.mean(dim=1)
+                want.append(torch.sigmoid(model.score(pooled)).item())
+        return greatest(_score(runner) - np.array(want, dtype=np.float32))
+
+    return Built(publish(encoder, twin, folder / "published"), Task.RERANK, "the model's page", measure)
 
 
 def _build_module_chain(kind: Kind, folder: Path) -> Built:

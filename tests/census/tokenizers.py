@@ -63,7 +63,7 @@ def save_qwen_without_eos(folder: Path) -> None:
     save_qwen(folder, adds_eos=False)
 
 
-def save_llama(folder: Path, *, adds_eos: bool = False) -> None:
+def save_llama(folder: Path, *, adds_eos: bool = False, max_tokens: int = MAX_TOKENS) -> None:
     """Llama's: `<s>` before a text; with `adds_eos` and the key of that name `</s>` behind it."""
     tokenizer = _build_byte_level("<unk>", "<s>", "</s>")
     single, pair = ("<s> $A </s>", "<s> $A </s> <s> $B </s>") if adds_eos else ("<s> $A", "<s> $A <s> $B")
@@ -71,6 +71,7 @@ def save_llama(folder: Path, *, adds_eos: bool = False) -> None:
         single=single, pair=pair, special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     _save(tokenizer, folder, bos="<s>", eos="</s>", pad="</s>", padding_side="left")
+    _edit_config(folder, model_max_length=max_tokens)
 
 
 def save_llama_with_eos(folder: Path) -> None:

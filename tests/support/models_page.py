@@ -204,7 +204,7 @@ TABLE = (
         "causal or bidirectional (`llama_bidirec` and `eurobert` always are), biases on or off",
         "as Qwen",
         ("nvidia/llama-3.2-nv-embedqa-1b-v2", "VAGOsolutions/SauerkrautLM-EuroColBERT"),
-        heads=("Llama",),
+        heads=("Llama", "LlamaBidirectional"),
     ),
     FamilyRow(
         "Gemma, Gemma 2",
@@ -261,7 +261,9 @@ masked-LM head (sparse vectors), or a token classifier with one label (token wei
 |---|---|---|---|
 """
 TESTED = """
-Classifiers of decoders read the last token whose id is not `pad_token_id`, as transformers 5 does.
+Classifiers of decoders read the last token whose id is not `pad_token_id`, as transformers 5 does; those of
+`LlamaBidirectional...` what `pooling` in `config.json` names (`avg`, `cls`, `last`), as do encoders of `llama_bidirec`
+without a `modules.json`.
 
 ## Tests
 

@@ -102,6 +102,34 @@ def _of_new(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> L
     return logits
 
 
+def _of_llama_bidirectional(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> Logits:
+    """NVIDIA's class: Llama both ways, pooled as config.json says, its logits by a temperature. settings: those of
+    Llama, `pooling` and `temperature`."""
+    pooling, temperature = settings.pop("pooling"), settings.pop("temperature")
+    assert family == "LlamaBidirectional"
+    config = transformers.LlamaConfig(**settings, is_causal=False)
+    model = tiny(folder, transformers.LlamaForSequenceClassification, config)
+    change_config(
+        folder,
+        model_type="llama_bidirec",
+        architectures=[f"{family}{kind}"],
+        auto_map={"AutoModelForSequenceClassification": f"llama_bidirectional_model.{family}{kind}"},
+        pooling=pooling,
+        temperature=temperature,
+    )
+    # What its prompt for pairs begins with.
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "[CLS]"}))
+
+    def logits(ids: Int32Array) -> FloatArray:
+        with torch.no_grad():
+            hidden: Tensor = model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
+            pooled = {"avg": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[pooling]
+            found: Tensor = model.score(pooled[None]) / temperature
+        return found.numpy()
+
+    return logits
+
+
 def save_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) -> Logits:
     """settings: those of `build_jina`, and num_labels."""
     labels = settings.pop("num_labels", 2)
@@ -157,7 +185,7 @@ def change_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-ORACLES = {"New": _of_new, "JinaBert": save_jina}
+ORACLES = {"New": _of_new, "JinaBert": save_jina, "LlamaBidirectional": _of_llama_bidirectional}
 
 
 def _rows(kind: str) -> Callable[..., HeadCase]:
@@ -230,6 +258,9 @@ CLASSIFIERS = (
     classifier("Llama", DECODER, "two labels"),
     classifier("Llama", DECODER, "one label, biases", num_labels=1, attention_bias=True, mlp_bias=True),
     classifier("Llama", DECODER, "three labels, one key head", num_labels=3, num_key_value_heads=1),
+    classifier("LlamaBidirectional", DECODER, "mean", num_labels=1, pooling="avg", temperature=1.0),
+    classifier("LlamaBidirectional", DECODER, "last, padding", num_labels=3, pooling="last", temperature=0.5),
+    classifier("LlamaBidirectional", DECODER, "first", num_labels=2, pooling="cls", temperature=3.0),
     classifier("Mistral", DECODER, "one label, window", num_labels=1, sliding_window=6),
     classifier("Mistral", DECODER, "three labels, no window", num_labels=3, sliding_window=None),
     classifier("Mistral", DECODER, "two labels, one key head", num_key_value_heads=1),

@@ -97,9 +97,13 @@ def test_the_pooling_that_a_bidirectional_llama_names_is_read(tmp_path: Path) ->
     edit(tmp_path / "config.json", model_type="llama_bidirec", pooling="avg")
     weights = tmp_path / "model.safetensors"
     without_norms(weights)
-    assert card_of(tmp_path).pipeline.pooling == (Pooling.MEAN,)
-    edit(tmp_path / "config.json", pooling="last")
-    with pytest.raises(UnsupportedArchitecture, match=r"config.json: pooling = 'last'.*set model.pooling"):
+    for named, want in {"avg": Pooling.MEAN, "last": Pooling.LAST, "cls": Pooling.CLS}.items():
+        edit(tmp_path / "config.json", pooling=named)
+        card = card_of(tmp_path)
+        assert (card.pipeline.pooling, card.guesses_pooling) == ((want,), False)
+    assert card_of(tmp_path, pooling="mean").pipeline.pooling == (Pooling.MEAN,)
+    edit(tmp_path / "config.json", pooling="weighted_avg")
+    with pytest.raises(UnsupportedArchitecture, match=r"pooling = 'weighted_avg'.*set model.pooling"):
         card_of(tmp_path)
 
 

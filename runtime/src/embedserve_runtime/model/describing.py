@@ -41,6 +41,7 @@ from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
 from embedserve_runtime.model.files import ModelFile, ModelFiles
 from embedserve_runtime.model.graph_pipeline import choose_dense_output, resolve_graph_pipeline
+from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -50,6 +51,7 @@ from embedserve_runtime.model.heads.description import (
     count_outputs,
 )
 from embedserve_runtime.model.heads.late_interaction import add_markers
+from embedserve_runtime.model.heads.own_pooling import add_own_pooling
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
     pools_first_token,
@@ -123,6 +125,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = add_markers(layout, head.interaction)
     if head is None:
+        layout = add_own_pooling(layout, HeadSource.read(home, encoder))
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:

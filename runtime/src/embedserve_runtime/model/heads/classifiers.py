@@ -7,6 +7,7 @@ their checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
@@ -15,6 +16,7 @@ from embedserve_runtime.model.architecture import Norm, NormKind
 from embedserve_runtime.model.families.common import unsupported_error
 from embedserve_runtime.model.heads.config import HeadSource, describe_layer
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, ScoreFunction
+from embedserve_runtime.model.heads.own_pooling import find_own_pooling
 from embedserve_runtime.model.pipeline import Pooling
 
 SUFFIX = "ForSequenceClassification"
@@ -99,6 +101,12 @@ def _describe_decoder(source: HeadSource, labels: int) -> Shape:
     return Pooling.LAST, (describe_layer(source.hidden, labels, "score", bias=False),)
 
 
+def _describe_bidirectional_llama(source: HeadSource, labels: int) -> Shape:
+    """NVIDIA's class: config.json names the pooling, and a temperature that logits are divided by."""
+    layer = describe_layer(source.hidden, labels, "score", bias=False)
+    return find_own_pooling(source) or Pooling.MEAN, (replace(layer, divisor=source.config.temperature),)
+
+
 CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType(
     {
         "Albert": _describe_albert,
@@ -114,6 +122,7 @@ CLASSIFIERS: Mapping[str, Callable[[HeadSource, int], Shape]] = MappingProxyType
         "JinaBert": _describe_with_pooler,
         "JinaEmbeddingsV3": _describe_in_classifier,
         "Llama": _describe_decoder,
+        "LlamaBidirectional": _describe_bidirectional_llama,
         "MPNet": _describe_in_classifier,
         "Mistral": _describe_decoder,
         "ModernBert": _describe_modernbert,
@@ -148,7 +157,7 @@ def describe_classifier_head(
         labels,
         choose_score_function(source, len(labels), cross_encoder),
         # GenericForSequenceClassification of transformers takes the last token whose id is not that of padding.
-        padding=source.config.pad_token_id if pooling is Pooling.LAST else None,
+        padding=source.config.pad_token_id if shape is _describe_decoder else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Norm, NormKind
@@ -47,6 +47,7 @@ class HeadConfig(FileModel):
     legacy: bool = True
     # Llama with attention to both sides
     pooling: str | None = None
+    temperature: PositiveFloat = 1.0
     # Causal language models of Gemma
     final_logit_softcapping: float | None = None
     # Where transformers 4 read the model from that it has saved.

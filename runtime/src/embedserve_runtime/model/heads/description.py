@@ -46,7 +46,7 @@ class HeadLayer:
     weight, bias: checkpoint tensors that may hold it, tried in order; an empty bias is none.
     norm_names: the same for the norm, without `.weight` and `.bias`.
     rows: which rows of the stored weight make the layer: one, or two, of which the second is taken off the first;
-        empty for the whole. divisor: what these are divided by.
+        empty for the whole. divisor: what the weight is divided by.
     file: where the tensors lie instead of the checkpoint: a file or a module's folder inside the model folder.
     norm_file: the same for the norm, where it lies elsewhere.
     residual: x is added at the end.

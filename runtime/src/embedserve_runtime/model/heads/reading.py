@@ -60,8 +60,9 @@ def read_head(
     """
     source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
     asked, names = settings.task, _list_names(files, source, settings)
-    check_supported(source.path, [*names, *(source.config.architectures or [])])
-    known = find_reranker(names)
+    classes = source.config.architectures or []
+    check_supported(source.path, [*names, *classes])
+    known = find_reranker([*names, *classes])
     task = _detect_task(source, layout, known) if asked == "auto" else asked
     if task == Task.SPARSE and "dense" in settings.outputs:
         task = Task.EMBED

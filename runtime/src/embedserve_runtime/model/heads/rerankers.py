@@ -3,8 +3,8 @@
 A repository of a language model looks the same whether it is a chat model or a reranker, and rerankers of one class ask
 in prompts of their own. The name is looked for in the source, in README.md and in config.json.
 
-Sources: the model cards of Qwen3-Reranker and of bge-reranker-v2-gemma with FlagEmbedding 1.4.2, the package
-mxbai-rerank, and the code beside zerank.
+Sources: the model cards of Qwen3-Reranker, of bge-reranker-v2-gemma with FlagEmbedding 1.4.2 and of
+llama-nemotron-rerank-1b-v2, the package mxbai-rerank, and the code beside zerank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Reranker:
     """How a kind of reranker asks.
 
     names: a regular expression for the beginning of its repositories' names, owner left out, in lower case.
-    yes, no: the tokens whose logits are compared; without `no` the logit of `yes` counts alone. divisor: of the logits.
+    yes, no: the tokens whose logits are compared, of a language model; without `no` the logit of `yes` counts alone.
+    divisor: of these logits.
     begins: whether the text begins with the tokenizer's own first token.
     """
 
@@ -105,7 +106,14 @@ ZERANK = Reranker(
     yes="Yes",
     divisor=5.0,
 )
-RERANKERS = (QWEN3, MXBAI, BGE_GEMMA, ZERANK)
+NEMOTRON = Reranker(
+    "llama-nemotron-rerank",
+    # The second is the class of config.json, whatever a copy of the model is called.
+    r"llama-(nemotron-rerank|3\.2-nv-rerankqa)-1b-v\d|llamabidirectionalforsequenceclassification",
+    PromptTemplate(parts=("question:{query} \n \n passage:{document}",)),
+    begins=True,
+)
+RERANKERS = (QWEN3, MXBAI, BGE_GEMMA, ZERANK, NEMOTRON)
 # What may follow the name of a kind: a size, a format, what somebody made of it.
 _MORE = r"([-_.].*)?"
 # By the beginning of a name, or a class of `architectures`, in lower case.

@@ -28,7 +28,8 @@ def read_head_tensors(
         if layer.rows:
             yield f"{name}.weight", _read_difference(checkpoint, layer)
         else:
-            yield f"{name}.weight", _read_tensor(source, layer.weight, (out, layer.in_features))
+            weight = _read_tensor(source, layer.weight, (out, layer.in_features))
+            yield f"{name}.weight", weight if layer.divisor == 1.0 else _divide(weight, layer.divisor)
         if layer.bias:
             yield f"{name}.bias", _read_tensor(source, layer.bias, (out,))
         if layer.residual_weight:
@@ -55,7 +56,12 @@ def _read_difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.
             f"{[layer.in_features]}"
         )
     weight = rows[0] if len(rows) == 1 else rows[0] - rows[1]
-    return (weight / np.float32(layer.divisor))[None]
+    return _divide(weight, layer.divisor)[None]
+
+
+def _divide(weight: NDArray[np.generic], divisor: float) -> NDArray[np.float32]:
+    divided: NDArray[np.float32] = weight.astype(np.float32) / np.float32(divisor)
+    return divided
 
 
 def _read_tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:

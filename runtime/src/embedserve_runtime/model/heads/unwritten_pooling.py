@@ -8,14 +8,13 @@ from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads import bge_m3, causal
 from embedserve_runtime.model.heads.config import HeadSource
+from embedserve_runtime.model.heads.own_pooling import find_own_pooling
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.readme import README_FILE, read_readme
 
 # Ends of class names that an encoder is saved under, alone or with what it was trained with.
 ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification")
 RANKING = "text-ranking"
-# NVIDIA's bidirectional Llama names its pooling in config.json; this is the mean.
-BIDIRECTIONAL_LLAMA, MEAN = "llama_bidirec", "avg"
 
 
 def is_unwritten(layout: ModelLayout, settings: ModelSettings) -> bool:
@@ -37,11 +36,8 @@ def check_pooling(
             f"{files.path / README_FILE}: pipeline_tag {RANKING} says that it is a reranker, and {source.path} has "
             f"{named}, of which no way to rank is known; to serve its encoder's vectors {advice}"
         )
-    own = source.config.pooling if source.encoder.family == BIDIRECTIONAL_LLAMA else None
-    if own not in (None, MEAN):
-        raise UnsupportedArchitecture(
-            f"{source.path}: pooling = {own!r} is not supported, supported is {MEAN!r}; set model.pooling"
-        )
+    if find_own_pooling(source) is not None:
+        return
     is_causal = any(layer.attention.causal for layer in source.encoder.layers)
     is_encoder = not source.config.architectures or source.config.architectures[0].endswith(ENCODERS)
     if (
