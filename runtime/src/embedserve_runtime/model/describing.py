@@ -126,7 +126,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         layout = add_markers(layout, head.interaction)
     if head is None:
-        layout = add_own_pooling(layout, HeadSource.read(home, encoder))
+        layout = add_own_pooling(layout, HeadSource.read(encoder_files, encoder))
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:
