@@ -188,6 +188,10 @@ KEY = "a-key"
 GIVEN = {
     "none": ((), StatusCode.UNAUTHENTICATED),
     "wrong": ((("authorization", "Bearer other"),), StatusCode.UNAUTHENTICATED),
+    "wrong before right": (
+        (("authorization", "Bearer other"), ("authorization", f"Bearer {KEY}")),
+        StatusCode.UNAUTHENTICATED,
+    ),
     "right": ((("authorization", f"Bearer {KEY}"),), StatusCode.OK),
 }
 

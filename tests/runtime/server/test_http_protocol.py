@@ -158,6 +158,29 @@ def test_a_client_that_waits_for_100_is_refused_by_its_head_before_it_sends_a_bo
     assert connection.read_to_end().how == "closed"
 
 
+REPEATED = {
+    "content-type": (415, "application/json", "text/plain"),
+    "content-encoding": (415, "identity", "br"),
+    "x-embedserve-timeout": (422, "5", "6"),
+    "x-embedserve-vector-space": (409, "vs2-other", "vs2-another"),
+}
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("name", [*REPEATED])
+def test_a_header_that_decides_and_comes_twice_is_refused_in_either_order(
+    server: MonitoredServer, name: str, is_turned: bool
+) -> None:
+    status, *values = REPEATED[name]
+    if name == "x-embedserve-vector-space":
+        right = server.send_request(build_request("POST", "/embed", JSON, body=TEXT))
+        values[1] = right.get(name) or ""
+    lines = [f"{name}: {value}" for value in (reversed(values) if is_turned else values)]
+    others = () if name == "content-type" else (JSON,)
+    answer = server.send_request(build_request("POST", "/embed", *others, *lines, body=TEXT))
+    assert answer.status == status, answer
+
+
 # -- heads
 
 TOO_LARGE = {

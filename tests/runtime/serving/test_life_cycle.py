@@ -124,6 +124,26 @@ def test_while_draining_probes_say_no_and_requests_are_served(tmp_path: Path) ->
         assert server.wait_for_exit() == 0
 
 
+WAITS_AT_IMPORT = """
+import sys
+class Waits:
+    def find_spec(self, name, path, target=None):
+        if name == "embedserve_runtime.serving.process":
+            import signal
+            print("importing", file=sys.stderr, flush=True)
+            signal.pause()
+sys.meta_path.insert(0, Waits())
+"""
+
+
+def test_a_signal_while_libraries_are_loaded_ends_the_process_by_its_own_doing(tmp_path: Path) -> None:
+    """The first process of a container is not ended by a signal that it does not handle."""
+    with start_server(tmp_path, tmp_path, before=WAITS_AT_IMPORT) as server:
+        server.wait_for("importing")
+        server.stop(signal.SIGTERM)
+        assert server.wait_for_exit() == 128 + signal.SIGTERM
+
+
 def test_a_signal_while_loading_ends_the_process_at_once(minilm: Path, tmp_path: Path) -> None:
     with start_server(minilm, tmp_path) as server:
         server.wait_for("listening")

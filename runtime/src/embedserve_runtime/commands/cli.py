@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from embedserve_runtime.commands.arguments import build_parser, split_settings
+from embedserve_runtime.commands.signals import exit_on_sigterm
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -20,6 +21,11 @@ from embedserve_runtime.telemetry.termination import write_termination_message
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    with exit_on_sigterm():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = vars(build_parser().parse_args(argv))
     command = arguments.pop("command")
     if command == "store":

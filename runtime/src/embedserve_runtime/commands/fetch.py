@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from embedserve_runtime.commands.signals import exit_on_sigterm
 from embedserve_runtime.config import ModelSettings, RuntimeConfig
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.exports import needs_export
@@ -23,7 +22,6 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
     """Fetch the model and print the result; return the exit code. Raises EmbedserveError."""
     progress = Progress()
     with (
-        exit_on_sigterm(),
         progress.log_periodically(),
         progress.serve(config.server.host, config.server.management_port),
     ):

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Exit on SIGTERM, which does not end the first process of a container otherwise.
+    """Exit on SIGTERM, which does not end the first process of a container otherwise: neither while it fetches or
+    converts, nor while a server loads its libraries. A server that runs has a handler of its own.
 
     A fetch that ends so leaves its staging folder to the next one at once.
     """

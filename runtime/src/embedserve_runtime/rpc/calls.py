@@ -13,6 +13,7 @@ from grpc.aio import ServicerContext
 
 from embedserve_runtime.api.context import RequestContext, ServerContext, choose_request_id
 from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
+from embedserve_runtime.api.headers import read_headers
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.rpc.statuses import build_trailers, find_status
 from embedserve_runtime.service.current_client import get_client
@@ -51,10 +52,12 @@ class CallRecorder:
     @asynccontextmanager
     async def record_call(self, context: GrpcContext) -> AsyncGenerator[CallContext]:
         """Log a call, and end it with the status of an error that is raised inside."""
-        headers = {
-            name.encode(): value if isinstance(value, bytes) else value.encode()
-            for name, value in context.invocation_metadata() or ()
-        }
+        headers = read_headers(
+            [
+                (name.encode(), value if isinstance(value, bytes) else value.encode())
+                for name, value in context.invocation_metadata() or ()
+            ]
+        )
         call = CallContext(context, headers, choose_request_id(headers))
         started = time.perf_counter()
         status = StatusCode.CANCELLED

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.error_response import error_response
 from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
+from embedserve_runtime.api.headers import read_headers
 from embedserve_runtime.api.middleware.disconnect import ClientDisconnected
 from embedserve_runtime.api.routes import route_label
 
@@ -35,7 +36,7 @@ class RequestContextMiddleware:
         context = RequestContext(
             self._server,
             label,
-            dict(scope["headers"]),
+            read_headers(scope["headers"]),
             is_work=(method, label) in self._work,
         )
         # uvicorn creates a new state for each request.
