@@ -165,6 +165,11 @@ CASES = [
         id="the operator is told of the servers that Secrets may be sent to",
     ),
     pytest.param(
+        {"runtime": {"allowedImages": ["registry.example/runtime"]}},
+        flags(OPERATOR, "--allowed-image=registry.example/runtime"),
+        id="the operator is told of the repositories that services may take images from",
+    ),
+    pytest.param(
         {"mesh": "linkerd"}, flags(OPERATOR, "--mesh=linkerd"), id="the operator is told of the mesh"
     ),
     pytest.param(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import httpx
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -29,6 +31,8 @@ from embedserve_runtime.server.http_server import HttpServer
 from tests.operator.builders import hub_spec
 from tests.operator.simulation import Operator, Simulation, simulated, space_named
 from tests.support.in_process_server import serve_in_process
+from tests.support.models import small_minilm
+from tests.support.server_process import start_server
 
 KEY, OTHER_KEY = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 SERVICE = ObjectKey("search", "docs")
@@ -191,3 +195,18 @@ async def test_a_model_change_waits_until_its_pods_know_another_key(running: Run
     mounts.unread = False
     await operator.run(settles=False)
     assert simulation.answers() == {space_named(A)}
+
+
+async def test_a_server_beside_whose_configuration_are_keys_obeys_their_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / KEYS_FILE_NAME).write_text(format_public_keys(KEY))
+    with start_server(small_minilm(tmp_path / "model"), tmp_path) as server:
+        await asyncio.to_thread(server.wait_until_ready)
+        port = int(server.management.rpartition(":")[2])
+        # The host has the name that its pod would have.
+        assert await call(port, KEY, pod=socket.gethostname()) == [True, True]
+        assert await call(port, None, pod=socket.gethostname()) == [False, False]
+        async with httpx.AsyncClient(base_url=server.management) as anybody:
+            answer = await anybody.put("/current", json={"vector_space": OTHER})
+            assert (answer.status_code, "signs its calls" in answer.text) == (403, True)
+            opened = [await anybody.get(path) for path in ("/current", "/readyz", "/livez", "/metrics")]
+        assert [one.status_code for one in opened] == [200] * 4, "what changes nothing is open"

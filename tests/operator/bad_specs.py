@@ -121,6 +121,9 @@ BAD: dict[str, Bad] = {
     "an image without a tag": Bad(
         _image("registry.example/model"), "reference must name an image with a tag or digest"
     ),
+    "a runtime without a tag": Bad(
+        with_(runtimeImage="registry.example/embedserve-runtime"), "must name an image with a tag or digest"
+    ),
     "an image with a blank": Bad(_image("model :1"), "reference must name an image with a tag or digest"),
     "a mirror without a scheme": Bad(_hub(endpoint="hub.example"), "must be a base URL such as https://"),
     "a mirror with a password": Bad(_hub(endpoint="https://me:secret@hub.example"), "without a password"),
@@ -388,6 +391,7 @@ BAD: dict[str, Bad] = {
 GOOD: dict[str, Spec] = {
     "the least": with_(),
     "a volume": _volume(path="encoders/minilm"),
+    "a runtime of its own": with_(runtimeImage="registry.example:5000/embedserve-runtime:1.2.3-cpu"),
     "an image by digest": _image("registry.example/model@sha256:0123"),
     "a mirror": _hub(endpoint="https://hub.example/mirror"),
     "an archive": _http(tokenSecretRef={"name": "web", "key": "token"}),

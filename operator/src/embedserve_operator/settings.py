@@ -32,6 +32,15 @@ class RuntimeImage:
     """`Always`, `IfNotPresent` or `Never`."""
     architectures: tuple[str, ...] = ARCHITECTURES
     """The architectures of the image; its pods are not placed on any other."""
+    is_exporter: bool = False
+    """Whether pods need this one, whatever image the manifest names."""
+
+    @property
+    def repository(self) -> str:
+        """The image without its tag and digest."""
+        name = self.reference.partition("@")[0]
+        folder, slash, last = name.rpartition("/")
+        return f"{folder}{slash}{last.partition(':')[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,8 @@ class RenderSettings:
     allowed_endpoints: tuple[str, ...] = ()
     """Servers that a manifest may choose and have Secrets sent to: scheme, host and port, the host perhaps with `*.`
     in front; `*` for all."""
+    allowed_images: tuple[str, ...] = ()
+    """Repositories that a manifest may take the image of its pods from, beside those of `images`; `*` for all."""
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER

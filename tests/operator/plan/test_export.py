@@ -56,6 +56,15 @@ def test_the_conversion_runs_where_torch_is_and_the_pods_by_the_image_of_their_c
     assert image_of(deployment) == "embedserve-runtime:test-cpu"
 
 
+def test_an_image_that_the_manifest_names_serves_and_does_not_export() -> None:
+    pinned = "embedserve-runtime:pinned-cpu"
+    cluster = fetched(runtimeImage=pinned)
+    assert image_of(running(cluster)) == "embedserve-runtime:test-cuda"
+    done = started(succeeded(cluster, {"conversion": EXPORTED}))
+    (deployment,) = [child for child in done.children if child["kind"] == "Deployment"]
+    assert image_of(deployment) == pinned
+
+
 def test_a_model_of_a_family_is_converted_by_the_image_that_will_serve() -> None:
     cluster = started(succeeded(started(Cluster(resource(cached(onnx={}))))))
     assert image_of(running(cluster)) == "embedserve-runtime:test-cpu"

@@ -12,6 +12,14 @@ CASES = (
         hub_spec(replicas=2),
         {f"{DEPLOYMENT}.spec.replicas": 2, "PodDisruptionBudget docs": BUDGET},
     ),
+    Case(
+        "pods run the image that the manifest names",
+        hub_spec(runtimeImage="embedserve-runtime:pinned-cpu"),
+        {
+            f"{FETCH}.image": "embedserve-runtime:pinned-cpu",
+            f"{RUNTIME}.image": "embedserve-runtime:pinned-cpu",
+        },
+    ),
     Case("a service may ask for no pods", hub_spec(replicas=0), {f"{DEPLOYMENT}.spec.replicas": 0}),
     Case(
         "a suspended service has no pods, however many it asks for",

@@ -281,6 +281,16 @@ class EmbeddingServiceSpec(Model):
     """Prompts by name, beside the model's own; the same name replaces the model's."""
     hardware: Hardware = Hardware()
     """What the pods run on."""
+    runtime_image: (
+        Annotated[
+            str,
+            Field(max_length=1000),
+            matches(r"^[^ ]+[:@][^ /]+$", "must name an image with a tag or digest, and no blanks"),
+        ]
+        | None
+    ) = None
+    """Image of the pods with a tag or digest, in place of the operator's own: of one of its repositories, or one that
+    the chart's runtime.allowedImages names. An upgrade of the operator does not change it."""
     engine: Literal["auto", "onnx", "torch"] = "auto"
     """How the model is run. `auto` takes what the hardware class says, else what can run the model."""
     onnx: OnnxConversion | None = None

@@ -75,6 +75,13 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         "may be repeated",
     )
     parser.add_argument(
+        "--allowed-image",
+        action="append",
+        default=[],
+        metavar="REPOSITORY",
+        help="repository that a manifest may take the image of its pods from; * for all; may be repeated",
+    )
+    parser.add_argument(
         "--run-as",
         default=str(USER),
         metavar="UID",
@@ -291,6 +298,7 @@ def build_render_settings(options: argparse.Namespace) -> RenderSettings:
         management_clients=tuple(options.management_client),
         keda=KedaSettings(options.keda_prometheus or None) if options.keda else None,
         allowed_endpoints=tuple(options.allowed_endpoint),
+        allowed_images=tuple(options.allowed_image),
         run_as=_read_user(options.run_as),
         mesh=options.mesh,
     )

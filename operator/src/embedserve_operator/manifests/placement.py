@@ -4,6 +4,7 @@ require of a node.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from embedserve_operator.api.hardware import ARCHITECTURE, COMPUTE_MAJOR, COMPUTE_MINOR, SYSTEM, HardwareClass
@@ -22,8 +23,11 @@ def find_hardware_class(spec: EmbeddingServiceSpec, settings: RenderSettings) ->
 
 
 def find_image(spec: EmbeddingServiceSpec, settings: RenderSettings) -> RuntimeImage:
-    """Return the image that the class runs."""
-    return settings.images[find_hardware_class(spec, settings).image]
+    """Return the image that the pods run: what the class has, or what the manifest names in its place."""
+    image = settings.images[find_hardware_class(spec, settings).image]
+    if spec.runtime_image is None or image.is_exporter:
+        return image
+    return replace(image, reference=spec.runtime_image)
 
 
 def find_architectures(hardware: HardwareClass, image: RuntimeImage) -> tuple[str, ...]:

@@ -50,5 +50,5 @@ def choose_conversion_settings(
     """Return the settings of the conversion: those of the image that will serve, except for an export."""
     if not needs_export(report):
         return settings
-    images = {**settings.images, find_hardware_class(spec, settings).image: settings.images[EXPORTER]}
-    return replace(settings, images=images)
+    exporter = replace(settings.images[EXPORTER], is_exporter=True)
+    return replace(settings, images={**settings.images, find_hardware_class(spec, settings).image: exporter})

@@ -82,6 +82,13 @@ def _find_image_refusal(
     spec: EmbeddingServiceSpec, hardware: HardwareClass, settings: RenderSettings
 ) -> Failure | None:
     image = find_image(spec, settings)
+    known = {one.repository for one in settings.images.values()} | set(settings.allowed_images)
+    if spec.runtime_image is not None and "*" not in known and image.repository not in known:
+        return _refuse(
+            "ImageNotAllowed",
+            f"spec.runtimeImage: {image.repository} is none of the repositories that the operator takes images from "
+            f"({', '.join(sorted(known))}); take one of those, or have it added to the chart's runtime.allowedImages",
+        )
     if not find_architectures(hardware, image):
         return _refuse(
             "ImageLacksArchitecture",
