@@ -10,8 +10,8 @@ import contextlib
 import os
 import sys
 
-# By so much a thread has a tenth of a core beside one that has not given way (`sched_prio_to_weight` of the kernel).
-GIVE_WAY_BY = 10
+# By so much a thread has a quarter of a core beside one that has not given way (`sched_prio_to_weight` of the kernel).
+GIVE_WAY_BY = 5
 MAX_NICE = 19
 
 

@@ -42,9 +42,9 @@ from embedserve_runtime.errors import BatchTooLarge, Overloaded
 QUANTA_PER_BATCH = 8
 # Requests passed over before `form_batch` gives up filling the rest of the budget.
 LOOK_AHEAD = 64
-# How long a batch should take where clients are told apart: a client with one short text waits for the rest of the
-# batch that runs and then for its own. On two cores MiniLM has 0.8 of its throughput with it
-# (docs/engineering/scheduling.md).
+# How long the whole engine needs for a batch where clients are told apart: a client with one short text waits for the
+# rest of the batch that runs and then for its own. Of two batches at once each takes twice as long. On two cores MiniLM
+# has 0.8 of its throughput with it (docs/engineering/scheduling.md).
 MAX_SHARED_BATCH_SECONDS = 0.010
 # Weight of the newest batch in the measured rate.
 RATE_WEIGHT = 0.2

@@ -1,8 +1,8 @@
 """Runs equal inputs once: those of one request, those that are running for another, and those that a cache still has.
 
-An input is a text of a client with all options that decide its vector. It is looked for before it is tokenized. Clients
-share nothing: an answer that comes too soon would tell one which texts another has sent, and one would wait in the queue
-of another. A model's service has a cache of its own, so that vectors of two vector spaces never meet in one.
+An input is a text of a client with all options that decide its vector. It is looked for before it is tokenized.
+Clients share nothing: an answer that comes too soon would tell one which texts another has sent, and one would wait in
+the queue of another. A model's service has a cache of its own, so that vectors of two vector spaces never meet in one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.service.current_client import get_client
+from embedserve_runtime.service.current_client import get_client_name
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
@@ -197,11 +197,6 @@ class RequestCoalescer:
                 cache[key] = row
 
 
-def _get_client_name() -> str | None:
-    client = get_client()
-    return None if client is None else client.name
-
-
 def _measure_entry(key: Key, vector: FloatArray) -> int:
     """Return about how many bytes an entry takes. Options are shared by the entries of a request."""
     return sys.getsizeof(key[0]) + vector.nbytes + _ENTRY_BYTES
@@ -211,7 +206,7 @@ def _get_options(query: EmbedQuery) -> tuple[object, ...]:
     """Return the client of the present request, where clients are told apart, and all that decides the vector of a text
     beside it."""
     return (
-        _get_client_name(),
+        get_client_name(),
         query.prompt,
         query.prompt_name,
         query.role,

@@ -10,7 +10,7 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from embedserve_runtime.service.current_client import get_client
+from embedserve_runtime.service.current_client import get_client_name
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -41,8 +41,7 @@ class FairThreads:
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a function for the client of the present task, and return what it returns or raise what it raises."""
-        client = get_client()
-        name = None if client is None else client.name
+        name = get_client_name()
         self._seen = [(name, self._clock()), *(one for one in self._seen if one[0] != name)][:2]
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, deque()).append((future, partial(function, *arguments)))
