@@ -60,7 +60,7 @@ async def dispatcher(
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),
-        sparse_engine=None if sparse is None else TinyRunner(sparse),
+        sparse_runner=None if sparse is None else TinyRunner(sparse),
     )
     try:
         yield built

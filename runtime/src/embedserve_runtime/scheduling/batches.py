@@ -150,8 +150,9 @@ class AdmittedRequest:
 
 @dataclass(frozen=True)
 class ScheduledBatch:
-    """A batch to run. parts: its requests with the inputs of each, in the order of the rows. plan: that it was formed by.
+    """A batch to run.
 
+    parts: its requests with the inputs of each, in the order of the rows. plan: that it was formed by.
     is_sparse: whether it runs beside the others, and so says nothing of the engine's rate.
     """
 

@@ -291,7 +291,7 @@ class Dispatcher:
                 plan = None if self._waiting_executors else self._policy.form_sparse_batch(self._clock())
                 if plan:
                     self._has_sparse_batches = True
-                    return ScheduledBatch(self._find_jobs(plan), plan, is_sparse=True)
+                    return ScheduledBatch(self._find_admitted(plan), plan, is_sparse=True)
                 self._sparse_is_waiting = True
                 self._wake_sparse.wait()
                 self._sparse_is_waiting = False
