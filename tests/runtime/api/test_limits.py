@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from embedserve_runtime.api.clients import Clients
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
 from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
@@ -145,7 +145,7 @@ async def test_bytes_of_all_requests_together_are_bounded() -> None:
 async def test_no_client_takes_the_memory_of_all_requests() -> None:
     gate = GatedRun()
     memory = RequestMemory(max_body_bytes=10_000, max_pending_bytes=4 * MIN_REQUEST_BYTES)
-    async with serve_in_process(gate, memory=memory, clients=Clients(header=b"x-tenant")) as server:
+    async with serve_in_process(gate, memory=memory, clients=ClientIdentifier(header=b"x-tenant")) as server:
 
         def send(tenant: str) -> asyncio.Task[httpx.Response]:
             sent = server.client.post(EMBED, json={"inputs": tenant}, headers={"x-tenant": tenant})
@@ -164,7 +164,7 @@ async def test_no_client_takes_the_memory_of_all_requests() -> None:
 
 async def test_the_only_request_of_a_client_may_take_more_than_half_of_the_memory() -> None:
     memory = RequestMemory(max_body_bytes=100_000, max_pending_bytes=100_000)
-    async with serve_in_process(memory=memory, clients=Clients(header=b"x-tenant")) as server:
+    async with serve_in_process(memory=memory, clients=ClientIdentifier(header=b"x-tenant")) as server:
         body = {"inputs": "a" * 60_000, "truncate": True}
         answer = await server.client.post(EMBED, json=body, headers={"x-tenant": "one"})
     assert answer.status_code == 200
