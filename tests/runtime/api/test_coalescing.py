@@ -182,6 +182,16 @@ async def test_a_cached_text_is_answered_without_running_until_its_time_is_over(
         assert counting.inputs == 4
 
 
+async def test_no_client_can_tell_from_the_cache_what_another_has_sent() -> None:
+    counting = Counting()
+    async with serve_in_process(
+        counting, batching=CACHE, clients=ClientIdentifier(header=b"x-tenant")
+    ) as server:
+        for tenant, want_runs in (("one", 1), ("another", 2), ("one", 2), ("another", 2)):
+            await server.client.post("/embed", json={"inputs": "same"}, headers={"x-tenant": tenant})
+            assert counting.inputs == want_runs
+
+
 async def test_the_cache_keeps_within_its_bytes() -> None:
     counting = Counting()
     settings = BatchingSettings(cache_bytes=10_000)

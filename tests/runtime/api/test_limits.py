@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
+from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
 from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
@@ -139,6 +140,34 @@ async def test_bytes_of_all_requests_together_are_bounded() -> None:
     assert refused.status_code == 429
     assert alive.status_code == 200, "probes need no room"
     assert memory.pending == 0
+
+
+async def test_no_client_takes_the_memory_of_all_requests() -> None:
+    gate = GatedRun()
+    memory = RequestMemory(max_body_bytes=10_000, max_pending_bytes=4 * MIN_REQUEST_BYTES)
+    async with serve_in_process(gate, memory=memory, clients=ClientIdentifier(header=b"x-tenant")) as server:
+
+        def send(tenant: str) -> asyncio.Task[httpx.Response]:
+            sent = server.client.post(EMBED, json={"inputs": tenant}, headers={"x-tenant": tenant})
+            return asyncio.create_task(sent)
+
+        large = [send("large") for _ in range(2)]
+        await asyncio.to_thread(gate.entered.acquire)
+        refused = await send("large")
+        small = send("small")
+        gate.release()
+        assert [(await task).status_code for task in (*large, small)] == [200, 200, 200]
+    assert refused.status_code == 429
+    assert "'large' has its share of the memory" in refused.json()["error"]
+    assert memory == RequestMemory(10_000, 4 * MIN_REQUEST_BYTES), "all of it is released"
+
+
+async def test_the_only_request_of_a_client_may_take_more_than_half_of_the_memory() -> None:
+    memory = RequestMemory(max_body_bytes=100_000, max_pending_bytes=100_000)
+    async with serve_in_process(memory=memory, clients=ClientIdentifier(header=b"x-tenant")) as server:
+        body = {"inputs": "a" * 60_000, "truncate": True}
+        answer = await server.client.post(EMBED, json=body, headers={"x-tenant": "one"})
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["by its length", "only while it is read"])

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedserve_runtime.cpu.priority import GIVE_WAY_BY, MAX_NICE, read_nice
 from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
 from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
+from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.scheduling.recovery import MAX_RUNS
@@ -48,13 +50,17 @@ class Seen:
 
 @asynccontextmanager
 async def dispatcher(
-    *engines: Run | BatchRunner, limits: Limits | None = None, observer: Seen | None = None
+    *engines: Run | BatchRunner,
+    limits: Limits | None = None,
+    observer: Seen | None = None,
+    sparse: Run | None = None,
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
         [one if isinstance(one, BatchRunner) else TinyRunner(one) for one in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),
+        sparse_runner=None if sparse is None else TinyRunner(sparse),
     )
     try:
         yield built
@@ -459,3 +465,69 @@ async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_thi
     run = build_mean_run()
     want_rows = [run(PackedBatch.pack([ids(*[number] * 64)])) for number in range(3)]
     np.testing.assert_allclose([dense_rows(one) for one in done], want_rows, rtol=1e-6)
+
+
+def dense_by(client: str | None, *values: int) -> BatchRequest:
+    return BatchRequest([ids(*values)], Output.DENSE, client=None if client is None else Client(client))
+
+
+async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another_runs() -> None:
+    gate, beside = GatedRun(), build_mean_run()
+    async with dispatcher(gate, sparse=beside) as built:
+        large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
+        await entered(gate)
+        waiting = asyncio.create_task(built.submit(dense_by("large", 2, 2), deadline()))
+        done = await built.submit(dense_by("small", 3, 3), deadline())
+        np.testing.assert_allclose(dense_rows(done), beside(PackedBatch.pack([ids(3, 3)])), rtol=1e-6)
+        assert not large.done()
+        assert built.queued_inputs == 1, "the large client waits for its own batch"
+        gate.release()
+        await asyncio.gather(large, waiting)
+    assert [batch.lengths.tolist() for batch in gate.batches] == [[64], [2]]
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param("large", id="the same client"), pytest.param(None, id="one that has no name")]
+)
+async def test_nothing_runs_beside_the_batches_of_a_single_client(client: str | None) -> None:
+    gate, beside = GatedRun(), GatedRun()
+    async with dispatcher(gate, sparse=beside) as built:
+        first = asyncio.create_task(built.submit(dense_by(client, *[1] * 64), deadline()))
+        await entered(gate)
+        others = [asyncio.create_task(built.submit(dense_by(client, 2), deadline())) for _ in range(3)]
+        await asyncio.sleep(0)
+        gate.release()
+        await asyncio.gather(first, *others)
+    assert [batch.lengths.tolist() for batch in gate.batches] == [[64], [1, 1, 1]]
+    assert not beside.batches
+
+
+async def test_batches_beside_the_others_are_counted_and_do_not_change_the_rate() -> None:
+    gate, seen = GatedRun(), Seen()
+    async with dispatcher(gate, sparse=build_mean_run(), observer=seen) as built:
+        built.learn_rate(64.0)
+        large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
+        await entered(gate)
+        await built.submit(dense_by("small", 3), deadline())
+        assert built.queue_depth.tokens_per_second == 64.0
+        gate.release()
+        await large
+    assert [tokens for _, tokens, _ in seen.batches] == [1, 64]
+
+
+async def test_threads_that_run_batches_give_way_once_a_batch_has_run_beside_them() -> None:
+    nice: list[int] = []
+    mean, gate = build_mean_run(), GatedRun()
+
+    def run(batch: PackedBatch) -> FloatArray:
+        nice.append(read_nice())
+        return gate(batch)
+
+    async with dispatcher(run, sparse=mean) as built:
+        large = asyncio.create_task(built.submit(dense_by("large", 1), deadline()))
+        await entered(gate)
+        await built.submit(dense_by("small", 1), deadline())
+        gate.release()
+        await large
+        await built.submit(dense_by("large", 1), deadline())
+    assert nice == [read_nice(), min(read_nice() + GIVE_WAY_BY, MAX_NICE)]

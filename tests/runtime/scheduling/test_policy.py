@@ -73,7 +73,7 @@ def test_inside_a_request_the_longest_input_is_cut_first() -> None:
 
 def test_a_request_that_fits_as_a_whole_is_taken_as_it_came() -> None:
     assert policy_with([5, 30, 10]).form_batch(0.0) == BatchPlan(
-        (BatchPart(1, range(3)),), tokens=45, inputs=3
+        (BatchPart(1, range(3)),), tokens=45, inputs=3, clients=(None,)
     )
 
 
@@ -124,7 +124,7 @@ def test_a_request_past_its_deadline_is_dropped_by_the_cut() -> None:
     policy.admit(1, [10], deadline=5.0)
     policy.admit(2, [10], deadline=6.0)
     batch = policy.form_batch(now=5.0)
-    assert batch == BatchPlan((BatchPart(2, range(1)),), tokens=10, inputs=1)
+    assert batch == BatchPlan((BatchPart(2, range(1)),), tokens=10, inputs=1, clients=(None,))
     assert policy.queued_inputs == 0
 
 
@@ -143,7 +143,9 @@ def test_a_full_queue_refuses_and_keeps_its_state(lengths: list[int], error: typ
     with pytest.raises(error):
         policy.admit(2, lengths, NEVER)
     assert (policy.queued_inputs, policy.queued_tokens) == (2, 50)
-    assert policy.form_batch(0.0) == BatchPlan((BatchPart(1, range(2)),), tokens=50, inputs=2)
+    assert policy.form_batch(0.0) == BatchPlan(
+        (BatchPart(1, range(2)),), tokens=50, inputs=2, clients=(None,)
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,48 @@ def test_a_client_alone_may_send_what_fills_an_empty_queue() -> None:
     policy = RequestQueue(Limits(batch_tokens=10, queue_tokens=100, queue_inputs=100))
     policy.admit(1, [100], NEVER, "alone")
     assert policy.queued_tokens == 100
+
+
+SPARSE_CASES = [
+    pytest.param({"idle": [[5]]}, {"idle"}, id="a client that runs nothing"),
+    pytest.param({"idle": [[5], [7, 7]], "new": [[9]]}, {"idle", "new"}, id="all of them together"),
+    pytest.param({"runs": [[5]]}, set[str](), id="not one of which a batch runs"),
+    pytest.param({"runs": [[5]], "idle": [[5]]}, {"idle"}, id="only those that run nothing"),
+    pytest.param({"idle": [[30, 20]], "new": [[9]]}, {"new"}, id="not one with more than a batch waiting"),
+    pytest.param({"idle": [[25]], "new": [[20]]}, {"idle"}, id="no more than a batch of all"),
+    pytest.param({None: [[5]]}, set[str](), id="not those that are not told apart"),
+]
+
+
+@pytest.mark.parametrize(("waiting", "want_clients"), SPARSE_CASES)
+def test_who_is_in_a_batch_beside_the_others(
+    waiting: dict[str | None, list[list[int]]], want_clients: set[str]
+) -> None:
+    policy = RequestQueue(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
+    policy.admit(0, [40], NEVER, "runs")
+    assert policy.form_batch(0.0)
+    numbers = itertools.count(1)
+    wanted: dict[int, int] = {}
+    for client, requests in waiting.items():
+        for lengths in requests:
+            number = next(numbers)
+            policy.admit(number, lengths, NEVER, client)
+            if client in want_clients:
+                wanted[number] = len(lengths)
+    batch = policy.form_sparse_batch(0.0)
+    assert {part.request: len(part.inputs) for part in batch.parts} == wanted if batch else not wanted
+    assert batch is None or set(batch.clients) == want_clients
+
+
+def test_a_client_runs_beside_the_others_again_once_its_batch_has_ended() -> None:
+    policy = RequestQueue(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
+    policy.admit(1, [5], NEVER, "idle")
+    batch = policy.form_sparse_batch(0.0)
+    assert batch is not None
+    policy.admit(2, [5], NEVER, "idle")
+    assert policy.form_sparse_batch(0.0) is None
+    policy.end_batch(batch.clients)
+    assert policy.form_sparse_batch(0.0) is not None
 
 
 def test_a_client_that_is_not_told_apart_may_fill_the_queue() -> None:
@@ -316,7 +360,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         self.check(batch)
 
-    def check(self, batch: BatchPlan) -> None:
+    def check(self, batch: BatchPlan, *, is_sparse: bool = False) -> None:
         lengths = [self.live[part.request].lengths[index] for part in batch.parts for index in part.inputs]
         assert len({part.request for part in batch.parts}) == len(batch.parts)
         assert batch.tokens == sum(lengths)
@@ -332,7 +376,7 @@ class QueueModel(RuleBasedStateMachine):
             if not request.waiting:
                 del self.live[part.request]
         for request in self.live.values():
-            if not request.served:
+            if not request.served and not is_sparse:
                 request.cuts_waited += 1
                 assert request.cuts_waited <= request.max_cuts, "how long anyone waits is bounded"
 
@@ -362,6 +406,32 @@ class ClientQueueModel(QueueModel):
     """The same with several clients, who share the queue."""
 
     CLIENTS = ("one", "another", "a third")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[BatchPlan] = []
+
+    @rule()
+    def cut_beside_the_others(self) -> None:
+        owners = {number: request.client for number, request in self.live.items()}
+        batch = self.policy.form_sparse_batch(self.now)
+        if batch is None:
+            return
+        clients = {owners[part.request] for part in batch.parts}
+        assert clients == set(batch.clients)
+        assert not clients & {client for one in self.running for client in one.clients}
+        self.check(batch, is_sparse=True)
+        left = {request.client for request in self.live.values()}
+        assert not clients & left, "all that such a client has is taken"
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def end_the_oldest_batch(self) -> None:
+        self.policy.end_batch(self.running.pop(0).clients)
+
+    def check(self, batch: BatchPlan, *, is_sparse: bool = False) -> None:
+        super().check(batch, is_sparse=is_sparse)
+        self.running.append(batch)
 
 
 TestClientQueueModel = ClientQueueModel.TestCase

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from embedserve_runtime.errors import Overloaded
 
@@ -18,20 +19,41 @@ class RequestMemory:
     """Counts the bytes of requests from their first byte to their answer.
 
     max_body_bytes: the largest body of one request. max_pending_bytes: the bytes of all requests at the same time.
+
+    No client has all of it: where clients are told apart, each may hold as much as is still free, as in the queue,
+    which is half of it for one. A request that is its client's only one may take all that is free.
     """
 
     max_body_bytes: int
     max_pending_bytes: int
     pending: int = 0
+    _held: Counter[str] = field(default_factory=Counter)
 
-    def reserve(self, count: int) -> None:
-        """Reserve `count` bytes. Raises Overloaded where they do not fit."""
-        if self.pending + count > self.max_pending_bytes:
+    def reserve(self, count: int, client: str | None = None, own: int = 0) -> None:
+        """Reserve `count` bytes. Raises Overloaded where they do not fit.
+
+        client: whose request it is, None where clients are not told apart. own: what the request has reserved before.
+        """
+        free = self.max_pending_bytes - self.pending
+        if count > free:
             raise Overloaded(f"{self.pending} bytes of requests are being worked on", RETRY_SECONDS)
+        if client is not None:
+            held = self._held[client]
+            if held > own and held + count > free:
+                raise Overloaded(
+                    f"client {client!r} has its share of the memory: {held} bytes of its requests are being worked on",
+                    RETRY_SECONDS,
+                )
+            self._held[client] += count
         self.pending += count
 
-    def release(self, count: int) -> None:
+    def release(self, count: int, client: str | None = None) -> None:
+        """Release bytes that were reserved, for the same client."""
         self.pending -= count
+        if client is not None:
+            self._held[client] -= count
+            if not self._held[client]:
+                del self._held[client]
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[None]:

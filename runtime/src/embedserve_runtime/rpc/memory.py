@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RETRY_SECONDS, RequestMemory
 from embedserve_runtime.errors import Overloaded
+from embedserve_runtime.service.current_client import get_client_name
 
 
 class MessageMemory:
@@ -32,7 +33,7 @@ class MessageMemory:
         try:
             yield memory
         finally:
-            self.release(memory.held)
+            self.release(memory.held, memory.client)
 
     @contextmanager
     def stream(self) -> Iterator[StreamMemory]:
@@ -48,16 +49,16 @@ class MessageMemory:
         self.reserve(MIN_REQUEST_BYTES)
         self._memory.release(MIN_REQUEST_BYTES)
 
-    def reserve(self, size: int) -> None:
-        """Reserve `size` bytes. Raises Overloaded."""
-        self._memory.reserve(size)
+    def reserve(self, size: int, client: str | None = None, own: int = 0) -> None:
+        """Reserve `size` bytes for a client's call, which has reserved its `own` before. Raises Overloaded."""
+        self._memory.reserve(size, client, own)
 
     def add(self, size: int) -> None:
         """Count what is in memory already, even beyond the bound."""
         self._memory.pending += size
 
-    def release(self, size: int) -> None:
-        self._memory.release(size)
+    def release(self, size: int, client: str | None = None) -> None:
+        self._memory.release(size, client)
         self._released.set()
 
     def has_room(self, size: int) -> bool:
@@ -78,17 +79,20 @@ class MessageMemory:
 
 
 class CallMemory:
-    """The memory that one call with one answer holds."""
+    """The memory that one call with one answer holds. client: whose it is, from its first message on."""
 
     def __init__(self, memory: MessageMemory) -> None:
         self._memory = memory
+        self.client: str | None = None
         self.held = 0
 
     def grow_to(self, size: int) -> None:
         """Reserve memory for messages of `size` bytes in total. Raises Overloaded."""
         wanted = max(size, MIN_REQUEST_BYTES)
+        if not self.held:
+            self.client = get_client_name()
         if wanted > self.held:
-            self._memory.reserve(wanted - self.held)
+            self._memory.reserve(wanted - self.held, self.client, self.held)
             self.held = wanted
 
 

@@ -166,7 +166,7 @@ class RoutedRunner:
     @property
     def engine(self) -> EngineDescription:
         """The description of the documents' engine, with one batch at a time: not every engine runs several."""
-        return dataclasses.replace(self._documents.engine, concurrency=1)
+        return dataclasses.replace(self._documents.engine, concurrency=1, takes_more=False)
 
     @property
     def memory(self) -> MemoryStatus:

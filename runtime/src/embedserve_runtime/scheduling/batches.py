@@ -17,7 +17,7 @@ from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.clients import Client
-from embedserve_runtime.scheduling.policy import Limits
+from embedserve_runtime.scheduling.policy import BatchPlan, Limits
 from embedserve_runtime.scheduling.recovery import isolate_failures
 
 log = logging.getLogger(__name__)
@@ -152,12 +152,21 @@ class AdmittedRequest:
 class ScheduledBatch:
     """A batch to run.
 
-    parts: its requests with the inputs of each, in the order of the rows.
+    parts: its requests with the inputs of each, in the order of the rows. plan: that it was formed by.
+    is_sparse: whether it runs beside the others, and so says nothing of the engine's rate.
     """
 
     parts: tuple[tuple[AdmittedRequest, Sequence[int]], ...]
-    tokens: int
-    inputs: int
+    plan: BatchPlan
+    is_sparse: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.plan.tokens
+
+    @property
+    def inputs(self) -> int:
+        return self.plan.inputs
 
     @cached_property
     def packed(self) -> PackedBatch:

@@ -6,6 +6,9 @@ An executor forms a batch the moment its runner has room, so a request that arri
 Where a single serial runner runs a batch that is long enough to be predicted, the loop forms and packs the next one
 just before it ends, and the runner finds it ready.
 
+Where the engine takes a batch beside those that run, one more executor runs what clients have that run nothing (sparse
+batches). It is ahead of the others, whose threads give way to it and to the event loop from its first batch on.
+
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
 
@@ -19,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
+from embedserve_runtime.cpu.priority import give_way
 from embedserve_runtime.engines.base import get_lengths
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady, RequestError
 from embedserve_runtime.runners.protocol import BatchRunner
@@ -33,7 +37,7 @@ from embedserve_runtime.scheduling.batches import (
 from embedserve_runtime.scheduling.clients import Client, RateLimiter
 from embedserve_runtime.scheduling.executors import SerialExecutor, start_executor
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
-from embedserve_runtime.scheduling.policy import Limits, QueueDepth, RequestQueue
+from embedserve_runtime.scheduling.policy import BatchPlan, Limits, QueueDepth, RequestQueue
 
 Clock = Callable[[], float]
 
@@ -60,10 +64,17 @@ class Dispatcher:
     """Owns the queue and the executors."""
 
     def __init__(
-        self, runners: Sequence[BatchRunner], limits: Limits, *, clock: Clock, observer: Observer
+        self,
+        runners: Sequence[BatchRunner],
+        limits: Limits,
+        *,
+        clock: Clock,
+        observer: Observer,
+        sparse_runner: BatchRunner | None = None,
     ) -> None:
         """runners: of one model, each with an executor of its own; they take batches from one queue. A runner that
-        runs several batches at once is listed as often."""
+        runs several batches at once is listed as often. sparse_runner: runs sparse batches beside them; None where no
+        engine takes one more."""
         self._runners = len(runners)
         self._clock = clock
         self._observer = observer
@@ -75,6 +86,10 @@ class Dispatcher:
         self._wake = threading.Condition(self._lock)
         self._waiting_executors = 0
         self._wake_is_due = False
+        self._wake_sparse = threading.Condition(self._lock)
+        self._sparse_is_waiting = False
+        self._has_sparse_batches = False
+        self._thread = threading.local()
         self._batches = 0
         self._prepared: ScheduledBatch | None = None
         self._closed: str | None = None
@@ -85,6 +100,10 @@ class Dispatcher:
             start_executor(runner, clock, self._wait_for_batch, self._give, f"engine-{number}")
             for number, runner in enumerate(runners)
         ]
+        if sparse_runner is not None:
+            self._executors.append(
+                SerialExecutor(sparse_runner, clock, self._wait_for_sparse_batch, self._give, "engine-sparse")
+            )
         self._prepares = len(runners) == 1 and isinstance(self._executors[0], SerialExecutor)
 
     @property
@@ -142,7 +161,8 @@ class Dispatcher:
             self._admit(admitted, lengths, deadline)
         else:
             self._admit_client(request.client, admitted, lengths, deadline)
-        if self._waiting_executors and not self._wake_is_due:
+        is_wanted = self._waiting_executors or (self._sparse_is_waiting and request.client is not None)
+        if is_wanted and not self._wake_is_due:
             # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
             self._loop.call_soon(self._wake_an_executor)
@@ -199,6 +219,7 @@ class Dispatcher:
                 self._policy.cancel(number)
             self._prepared = None
             self._wake.notify_all()
+            self._wake_sparse.notify_all()
         for admitted in [*self._admitted.values()]:
             self._settle(admitted, NotReady(message))
 
@@ -229,15 +250,18 @@ class Dispatcher:
 
     def _form_batch(self) -> ScheduledBatch | None:
         """Form the next batch. The caller holds the lock."""
-        batch = self._policy.form_batch(self._clock())
-        if batch is None:
-            return None
-        parts = tuple((self._admitted[part.request], part.inputs) for part in batch.parts)
-        return ScheduledBatch(parts, batch.tokens, batch.inputs)
+        plan = self._policy.form_batch(self._clock())
+        return None if plan is None else ScheduledBatch(self._find_admitted(plan), plan)
+
+    def _find_admitted(self, plan: BatchPlan) -> tuple[tuple[AdmittedRequest, Sequence[int]], ...]:
+        return tuple((self._admitted[part.request], part.inputs) for part in plan.parts)
 
     # -- on threads of the executors
 
     def _wait_for_batch(self) -> ScheduledBatch | None:
+        if self._has_sparse_batches and not hasattr(self._thread, "gives_way"):
+            self._thread.gives_way = True
+            give_way()
         with self._lock:
             while True:
                 if self._closed:
@@ -252,13 +276,30 @@ class Dispatcher:
             number, rate = self._batches, self._policy.tokens_per_second
             if self._waiting_executors and self._policy.queued_inputs:
                 self._wake.notify()
+            elif not self._waiting_executors:
+                self._wake_sparse_executor()
         if self._prepares and rate:
             expected = batch.tokens / rate
             if expected >= MIN_PREPARED_SECONDS:
                 self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
         return batch
 
+    def _wait_for_sparse_batch(self) -> ScheduledBatch | None:
+        with self._lock:
+            while not self._closed:
+                # Who finds an executor free needs no other.
+                plan = None if self._waiting_executors else self._policy.form_sparse_batch(self._clock())
+                if plan:
+                    self._has_sparse_batches = True
+                    return ScheduledBatch(self._find_admitted(plan), plan, is_sparse=True)
+                self._sparse_is_waiting = True
+                self._wake_sparse.wait()
+                self._sparse_is_waiting = False
+            return None
+
     def _give(self, batch: ScheduledBatch, outcome: Outcome) -> None:
+        with self._lock:
+            self._policy.end_batch(batch.plan.clients)
         self._call_on_loop(self._deliver, batch, outcome)
 
     def _call_on_loop(self, function: Callable[..., object], *arguments: object) -> None:
@@ -271,7 +312,15 @@ class Dispatcher:
     def _wake_an_executor(self) -> None:
         self._wake_is_due = False
         with self._lock:
-            self._wake.notify()
+            if self._waiting_executors:
+                self._wake.notify()
+            else:
+                self._wake_sparse_executor()
+
+    def _wake_sparse_executor(self) -> None:
+        """Wake the executor of sparse batches if there is work for it. The caller holds the lock."""
+        if self._sparse_is_waiting and self._policy.has_sparse_clients:
+            self._wake_sparse.notify()
 
     def _prepare(self, number: int) -> None:
         """Form and pack the batch that follows batch `number`, unless the engine was faster than expected."""
@@ -292,7 +341,7 @@ class Dispatcher:
                 failed=run.failed,
             )
         with self._lock:
-            for run in outcome.runs:
+            for run in () if batch.is_sparse else outcome.runs:
                 if not run.failed:
                     self._policy.record(run.tokens * self._runners, run.seconds)
         if len(outcome.failed) == batch.inputs and self.on_batch_failed is not None:

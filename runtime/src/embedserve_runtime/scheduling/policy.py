@@ -14,6 +14,10 @@ No client fills the queue: where clients are told apart, each may hold as much a
 queue for one and a third for each of two (dynamic thresholds, Choudhury and Hahne 1998). There is always room for one
 more.
 
+A client that sends little does not wait for the batches of one that sends much: where the engine can run a batch beside
+those that run, `form_sparse_batch` takes what all clients have that run nothing, if it is less than a batch (sparse
+flows of FQ-CoDel, RFC 8290). They are few by definition, and who sends more is served by `form_batch` alone.
+
 Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a
 request is answered when its last input is done, so nobody waits for that order.
 
@@ -24,9 +28,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec import Struct
 
@@ -37,9 +42,9 @@ from embedserve_runtime.errors import BatchTooLarge, Overloaded
 QUANTA_PER_BATCH = 8
 # Requests passed over before `form_batch` gives up filling the rest of the budget.
 LOOK_AHEAD = 64
-# How long a batch should take where clients are told apart: a client with one short text waits for the rest of the
-# batch that runs and then for its own. On two cores MiniLM has 0.8 of its throughput with it
-# (docs/engineering/scheduling.md).
+# How long the whole engine needs for a batch where clients are told apart: a client with one short text waits for the
+# rest of the batch that runs and then for its own. Of two batches at once each takes twice as long. On two cores MiniLM
+# has 0.8 of its throughput with it (docs/engineering/scheduling.md).
 MAX_SHARED_BATCH_SECONDS = 0.010
 # Weight of the newest batch in the measured rate.
 RATE_WEIGHT = 0.2
@@ -68,11 +73,13 @@ class BatchPart(Struct, frozen=True):
 
 
 class BatchPlan(Struct, frozen=True):
-    """Which inputs of which requests form a batch. tokens, inputs: how many in all."""
+    """Which inputs of which requests form a batch. tokens, inputs: how many in all. clients: of these requests, each
+    once."""
 
     parts: tuple[BatchPart, ...]
     tokens: int
     inputs: int
+    clients: tuple[str | None, ...] = ()
 
 
 class QueueDepth(Struct, frozen=True):
@@ -193,6 +200,7 @@ class RequestQueue:
         self._quantum = max(1, limits.batch_tokens // QUANTA_PER_BATCH)
         self._clients: OrderedDict[str | None, _ClientQueue] = OrderedDict()
         self._client_of: dict[int, str | None] = {}
+        self._running: Counter[str | None] = Counter()
 
     @property
     def queue_seconds(self) -> float:
@@ -295,8 +303,61 @@ class RequestQueue:
                 self._clients.move_to_end(client, last=False)
         self.queued_tokens -= tokens
         self.queued_inputs -= inputs
+        return self._start(taken, tokens, inputs, served)
+
+    def form_sparse_batch(self, now: float) -> BatchPlan | None:
+        """Form a batch of all that waits of clients that run nothing; None where there are none.
+
+        It is no larger than any other batch; a client that has more waiting takes no part, nor do requests whose
+        clients are not told apart. Requests whose deadline has passed stay for `form_batch` to drop.
+        """
+        room = self._compute_budget()
+        taken: dict[int, Sequence[int]] = {}
+        chosen: list[str | None] = []
+        tokens = inputs = 0
+        for client, queue in islice(self._clients.items(), LOOK_AHEAD):
+            if not self._is_sparse(client) or tokens + queue.tokens > room:
+                continue
+            if any(waiting.deadline <= now for waiting in queue.ring.values()):
+                continue
+            for request, waiting in queue.ring.items():
+                # In the order in which `take_inputs` may have left them.
+                taken[request] = waiting.take_inputs(waiting.tokens, waiting.tokens, any_length=False)[0]
+                del self._client_of[request]
+            tokens += queue.tokens
+            inputs += queue.inputs
+            chosen.append(client)
+        for client in chosen:
+            del self._clients[client]
+        self.queued_tokens -= tokens
+        self.queued_inputs -= inputs
+        return self._start(taken, tokens, inputs, chosen)
+
+    @property
+    def has_sparse_clients(self) -> bool:
+        """Whether `form_sparse_batch` may find something."""
+        return any(self._is_sparse(client) for client in islice(self._clients, LOOK_AHEAD))
+
+    def _is_sparse(self, client: str | None) -> bool:
+        return client is not None and not self._running[client]
+
+    def _start(
+        self, taken: Mapping[int, Sequence[int]], tokens: int, inputs: int, clients: Iterable[str | None]
+    ) -> BatchPlan | None:
+        """Return the plan of what was taken out of the queue, and count its clients as running."""
+        if not taken:
+            return None
         parts = tuple(BatchPart(request, indices) for request, indices in taken.items())
-        return BatchPlan(parts, tokens, inputs) if parts else None
+        plan = BatchPlan(parts, tokens, inputs, tuple(clients))
+        self._running.update(plan.clients)
+        return plan
+
+    def end_batch(self, clients: Iterable[str | None]) -> None:
+        """Count a batch of these clients as run."""
+        for client in clients:
+            self._running[client] -= 1
+            if not self._running[client]:
+                del self._running[client]
 
     def _compute_budget(self) -> int:
         """Return the tokens of the next batch: fewer where clients are told apart, as nobody gets in while it runs."""

@@ -1,7 +1,8 @@
 """Runs equal inputs once: those of one request, those that are running for another, and those that a cache still has.
 
-An input is a text with all options that decide its vector. It is looked for before it is tokenized. A model's service
-has a cache of its own, so that vectors of two vector spaces never meet in one.
+An input is a text of a client with all options that decide its vector. It is looked for before it is tokenized.
+Clients share nothing: an answer that comes too soon would tell one which texts another has sent, and one would wait in
+the queue of another. A model's service has a cache of its own, so that vectors of two vector spaces never meet in one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.service.current_client import get_client
+from embedserve_runtime.service.current_client import get_client_name
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
@@ -40,13 +41,12 @@ class _Row(NamedTuple):
 
 
 class _Run:
-    """A request's inputs that are running. size: how many. client: who sent it, where clients are told apart."""
+    """A request's inputs that are running. size: how many."""
 
-    __slots__ = ("_has_ended", "_result", "_waiter", "client", "size")
+    __slots__ = ("_has_ended", "_result", "_waiter", "size")
 
-    def __init__(self, size: int, client: str | None) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.client = client
         self._has_ended = False
         self._result: EmbedResult | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -101,7 +101,7 @@ class RequestCoalescer:
 
         Raises any RequestError.
         """
-        options, client = _get_options(query), _get_client_name()
+        options = _get_options(query)
         keys = [(cast(str, text), options) for text in query.inputs]
         if len(keys) == 1 and self._cache is None and keys[0] not in self._running:
             return await self._run(keys, query, started)  # nearly all requests of a server without a cache
@@ -111,7 +111,7 @@ class RequestCoalescer:
         for key in keys:
             if (row := self._look_up(key)) is not None:
                 cached[key] = row
-            elif (place := self._find_run(key, len(keys), client)) is not None:
+            elif (place := self._find_run(key, len(keys))) is not None:
                 joined[key] = place
             else:
                 own[key] = None
@@ -137,19 +137,16 @@ class RequestCoalescer:
         )
         return EmbedResult(np.stack([rows[key].vector for key in keys]), (), (), (), (), usage)
 
-    def _find_run(self, key: Key, size: int, client: str | None) -> tuple[_Run, int] | None:
-        """Return who runs an input, and its place there.
-
-        Nobody waits for a larger request than his own, nor in the queue of another client.
-        """
+    def _find_run(self, key: Key, size: int) -> tuple[_Run, int] | None:
+        """Return who runs an input, and its place there. Nobody waits for a larger request than his own."""
         found = self._running.get(key)
-        return found if found is not None and found[0].size <= size and found[0].client == client else None
+        return found if found is not None and found[0].size <= size else None
 
     def _look_up(self, key: Key) -> _Row | None:
         return None if self._cache is None else self._cache.get(key)
 
     async def _run(self, keys: Sequence[Key], query: EmbedQuery, started: float) -> EmbedResult:
-        run, result = _Run(len(keys), _get_client_name()), None
+        run, result = _Run(len(keys)), None
         for index, key in enumerate(keys):
             self._running[key] = run, index
         try:
@@ -200,19 +197,16 @@ class RequestCoalescer:
                 cache[key] = row
 
 
-def _get_client_name() -> str | None:
-    client = get_client()
-    return None if client is None else client.name
-
-
 def _measure_entry(key: Key, vector: FloatArray) -> int:
     """Return about how many bytes an entry takes. Options are shared by the entries of a request."""
     return sys.getsizeof(key[0]) + vector.nbytes + _ENTRY_BYTES
 
 
 def _get_options(query: EmbedQuery) -> tuple[object, ...]:
-    """Return all that decides the vector of a text besides the text itself."""
+    """Return the client of the present request, where clients are told apart, and all that decides the vector of a text
+    beside it."""
     return (
+        get_client_name(),
         query.prompt,
         query.prompt_name,
         query.role,

@@ -50,6 +50,12 @@ def get_client() -> Client | None:
     return None if request is None else request.peek()
 
 
+def get_client_name() -> str | None:
+    """Return the name of the client of the present task; None where clients are not told apart."""
+    client = get_client()
+    return None if client is None else client.name
+
+
 def begin_part() -> Client | None:
     """Return the client to send a part of the present request with."""
     request = _current.get()

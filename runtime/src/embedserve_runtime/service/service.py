@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
@@ -26,6 +25,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
 from embedserve_runtime.service.coalescing import RequestCoalescer, can_coalesce
 from embedserve_runtime.service.current_client import begin_part, get_client
+from embedserve_runtime.service.fair_threads import FairThreads
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
@@ -100,7 +100,7 @@ class EmbeddingService:
         self._coalescer = RequestCoalescer(
             self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
         )
-        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer", clock)
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
         """Embed the inputs of a query. Raises any RequestError."""
@@ -254,7 +254,7 @@ class EmbeddingService:
         self.dispatcher.check_room(count, get_client())
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _check_embed(self, query: EmbedQuery) -> None:
         """Refuse what can be refused before any work is done, in TEI's order."""
@@ -392,7 +392,7 @@ class EmbeddingService:
         return max_seconds if seconds is None else min(max_seconds, seconds)
 
     async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        return await self._threads.run(function, *arguments)
 
 
 def _name_outputs(outputs: Output) -> str:

@@ -235,7 +235,11 @@ class _ServerProcess:
         limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
         concurrent_runners = repeat_by_concurrency(runners)
         dispatcher = Dispatcher(
-            concurrent_runners, limits, clock=time.perf_counter, observer=self._front_end.observer
+            concurrent_runners,
+            limits,
+            clock=time.perf_counter,
+            observer=self._front_end.observer,
+            sparse_runner=runners[0] if runners[0].engine.takes_more else None,
         )
         if loaded.calibration:
             dispatcher.learn_rate(

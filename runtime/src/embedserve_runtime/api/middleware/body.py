@@ -11,6 +11,7 @@ from embedserve_runtime.api.context import RequestContext, ServerContext, get_sc
 from embedserve_runtime.api.errors import BodyTooLarge
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware.disconnect import ClientDisconnected, RequestWatch, RequestWatcher
+from embedserve_runtime.service.current_client import get_client_name
 
 
 class BodyMiddleware:
@@ -66,12 +67,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 class _BodyReader:
     """Reads one body. Its reserved memory has to be released when the request is answered."""
 
-    __slots__ = ("_memory", "_receive", "_reserved", "_watch")
+    __slots__ = ("_client", "_memory", "_receive", "_reserved", "_watch")
 
     def __init__(self, memory: RequestMemory, receive: Receive, watch: RequestWatch) -> None:
         self._memory = memory
         self._receive = receive
         self._watch = watch
+        self._client = get_client_name()
         self._reserved = 0
 
     async def read(self, context: RequestContext) -> bytes:
@@ -106,7 +108,7 @@ class _BodyReader:
         return decoded
 
     def release(self) -> None:
-        self._memory.release(self._reserved)
+        self._memory.release(self._reserved, self._client)
         self._reserved = 0
 
     def _reserve_up_to(self, size: int) -> None:
@@ -114,7 +116,7 @@ class _BodyReader:
             self._reserve(size - self._reserved)
 
     def _reserve(self, count: int) -> None:
-        self._memory.reserve(count)
+        self._memory.reserve(count, self._client, self._reserved)
         self._reserved += count
 
     def _too_large_error(self) -> BodyTooLarge:

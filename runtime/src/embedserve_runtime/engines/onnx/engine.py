@@ -46,7 +46,14 @@ def describe_engine(
     """Describe an engine of ONNX Runtime. The arguments are those of `EngineDescription`."""
     concurrency = 1 if threads == 1 else CONCURRENCY
     return EngineDescription(
-        "onnx", "cpu", precision, parity=parity, threads=threads, concurrency=concurrency, artifact=artifact
+        "onnx",
+        "cpu",
+        precision,
+        parity=parity,
+        threads=threads,
+        concurrency=concurrency,
+        takes_more=True,
+        artifact=artifact,
     )
 
 
