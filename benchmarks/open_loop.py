@@ -109,11 +109,9 @@ async def send_on_time(load: Load) -> Report:
     for number in range(round(load.requests_per_second * load.seconds)):
         await asyncio.sleep(max(0.0, started + number / load.requests_per_second - time.perf_counter()))
         if free.empty() and len(connections) < MAX_CONNECTIONS:
-            transport, connection = await loop.create_connection(
-                lambda: Connection(report, free), "127.0.0.1", load.port
-            )
-            connections.append(transport)
-            free.put_nowait(connection)
+            pair = await loop.create_connection(lambda: Connection(report, free), "127.0.0.1", load.port)
+            connections.append(pair[0])
+            free.put_nowait(pair[1])
         if free.empty():
             report.unsent += 1
         else:
@@ -121,7 +119,7 @@ async def send_on_time(load: Load) -> Report:
     for _ in connections:
         await free.get()
     for transport in connections:
-        cast(asyncio.Transport, transport).close()
+        transport.close()
     report.cpu_seconds = time.process_time() - begun
     return report
 

@@ -48,21 +48,30 @@ def test_a_run_that_comes_during_another_goes_to_the_threads_of_the_session() ->
 
 def test_a_third_run_does_not_wait_for_the_thread_of_the_session() -> None:
     session: Any = Session()
-    held = threading.Event()
-    session.run_async = lambda _o, _f, callback, data, _p: threading.Thread(
-        target=lambda: (held.wait(SECONDS), callback(["thread of the session"], data, ""))
-    ).start()
+    is_taken, held = threading.Event(), threading.Event()
+
+    def run_async(_o: object, _f: object, callback: Callable[..., None], data: object, _p: object) -> None:
+        def answer() -> None:
+            held.wait(SECONDS)
+            callback(["thread of the session"], data, "")
+
+        threading.Thread(target=answer).start()
+        is_taken.set()
+
+    session.run_async = run_async
     concurrent = ConcurrentSession(session, 2)
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(concurrent.run, [], {})
         assert session.begun.acquire(timeout=SECONDS)
         second = pool.submit(concurrent.run, [], {})
+        assert is_taken.wait(SECONDS)
         third = pool.submit(concurrent.run, [], {})
         assert session.begun.acquire(timeout=SECONDS)
         session.end.set()
         got = [one.result() for one in (first, third)]
         held.set()
-        assert (got, second.result()) in (([["calling thread"]] * 2, ["thread of the session"]),)
+        assert got == [["calling thread"]] * 2
+        assert second.result() == ["thread of the session"]
 
 
 def test_where_the_session_has_none_of_its_own_all_runs_have_their_calling_threads() -> None:
