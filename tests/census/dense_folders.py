@@ -60,10 +60,7 @@ def build_dense(kind: Kind, folder: Path) -> Built:
         if kind.behind != "own":
             write_modules(folder, kind.behind)
         return Built(folder, Task.EMBED)
-    encoder = ENCODERS[kind.encoder]
-    twin = folder / "of_the_loader"
-    save_encoder(encoder, twin)
-    write_modules(twin, kind.behind)
+    twin, published = save_dense(kind.encoder, kind.behind, folder)
     prompt = "instruction" if kind.behind.startswith("mean-without-prompt") else None
 
     @cache
@@ -72,11 +69,19 @@ def build_dense(kind: Kind, folder: Path) -> Built:
         return vectors
 
     return Built(
-        publish(encoder, twin, folder / "published"),
+        published,
         Task.EMBED,
         "sentence-transformers",
         lambda runner: greatest(embed(runner, TEXTS, prompt) - want()),
     )
+
+
+def save_dense(encoder: str, behind: str, folder: Path) -> tuple[Path, Path]:
+    """Write a model as its loader reads it, and as the repository has it. The arguments are those of a `Kind`."""
+    twin = folder / "of_the_loader"
+    save_encoder(ENCODERS[encoder], twin)
+    write_modules(twin, behind)
+    return twin, publish(ENCODERS[encoder], twin, folder / "published")
 
 
 def publish(encoder: EncoderKind, twin: Path, target: Path) -> Path:
