@@ -146,8 +146,8 @@ TABLE = (
         "jina-embeddings-v3",
         ("jina_embeddings_v3", "xlm-roberta"),
         ("jina_embeddings_v3",),
-        "the layout that transformers saves; that of xlm-roberta-flash-implementation, with rotary positions or a table "
-        "of positions; [adapters by task](#adapters-by-task)",
+        "the layout that transformers saves; that of xlm-roberta-flash-implementation, with rotary positions or a "
+        "table of positions; [adapters by task](#adapters-by-task)",
         "ALiBi",
         (
             "jinaai/jina-embeddings-v3",
@@ -155,6 +155,14 @@ TABLE = (
             "jinaai/jina-reranker-v2-base-multilingual",
         ),
         heads=("JinaEmbeddingsV3",),
+    ),
+    FamilyRow(
+        "jina-embeddings-v5-text",
+        ("jina_embeddings_v5",),
+        ("jina_embeddings_v5",),
+        "EuroBERT where `is_decoder` is false (nano), else Qwen3 (small); [adapters by task](#adapters-by-task)",
+        "as EuroBERT and Qwen3",
+        ("jinaai/jina-embeddings-v5-text-nano", "jinaai/jina-embeddings-v5-text-small"),
     ),
     FamilyRow(
         "T5 encoders",
@@ -248,20 +256,21 @@ GTE's ntk. Every other type is refused.
 
 ## Adapters by task
 
-Some models have a LoRA adapter for each of several tasks, and each adapter makes a vector space of its own. Choose one
-with `model.adapters` (`spec.model.adapters`):
+Some models have a LoRA adapter for each of several tasks, and each task is a vector space of its own. Choose one with
+`model.adapters` (`spec.model.adapters`):
 
 | model | tasks | without the setting |
 |---|---|---|
-| jina-embeddings-v3 | `retrieval`, `separation`, `classification`, `text-matching` | the plain weights, as upstream without a task |
+| jina-embeddings-v3 | `retrieval`, `separation`, `classification`, `text-matching` | the plain weights |
+| jina-embeddings-v5-text | `retrieval`, `text-matching`, `clustering`, `classification` | `retrieval` |
 
-- The adapter is merged into the weights while loading, in float32. `inspect` and `/info` list the tasks and name the one that is
-  served.
-- Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared. Each
-  has weights of its own in memory. A request says which by `task` (`retrieval.query`), `input_type` or `prompt_name`;
-  without, its inputs are documents.
-- Only the prompts of the task that is served are known, and that of its documents is the default. A request for another
-  task is refused with the list (HTTP 422).
+- The adapter is merged into the weights while loading, in float32. `inspect` and `/info` list the tasks and name the
+  one that is served.
+- Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared.
+  Each has weights of its own in memory. A request says which by `task` (`retrieval.query`), `input_type` or
+  `prompt_name`; if it does not, its inputs are documents.
+- Only the prompts of the task that is served are known, and that of its documents is the default. A request for
+  another task is refused with the list (HTTP 422).
 - An ONNX file of the repository is not run with an adapter.
 
 ## Not supported

@@ -68,6 +68,7 @@ from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.task_adapters import (
     AdapterTask,
+    complete_modules,
     list_tasks,
     read_adapters_config,
     read_task_adapter,
@@ -108,7 +109,7 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
         return _describe_static(source, layout, table)
     encoder_files = files.enter_folder(layout.modules.transformer)
     adapter = _read_adapter(source, layout.modules.transformer)
-    layout = _select_prompts(source, encoder_files, layout)
+    layout = _select_prompts(source, encoder_files, complete_modules(encoder_files, layout))
     if TOKENIZER_FILE not in encoder_files:
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {encoder_files.path}: the folder needs the fast tokenizer's file "

@@ -25,7 +25,7 @@ from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
 from embedserve_runtime.model.modules import TRANSFORMERS, read_entries
 from embedserve_runtime.model.routes import DOCUMENT, expand_routes
-from embedserve_runtime.model.task_adapters import AdapterTask, choose_task, list_tasks
+from embedserve_runtime.model.task_adapters import AdapterTask, choose_task
 from embedserve_runtime.model.tensors import ModelTensors, TrackedTensors
 from embedserve_runtime.model.unread import check_all_read
 
@@ -89,10 +89,9 @@ def _read_routes(source: CardSource) -> ModelCard:
 
 
 def _choose_task(source: CardSource, entries: Sequence[ModuleEntry]) -> AdapterTask | None:
-    """Return the task whose adapter is merged; None for the plain weights. Raises ConfigError."""
+    """Return the task whose adapter is merged; None for the plain weights. Raises as `choose_task`."""
     folder = next((entry.path for entry in entries if entry.kind in TRANSFORMERS), "")
-    tasks = list_tasks(source.files.enter_folder(folder))
-    return choose_task(tasks, next(iter(source.settings.adapters), None))
+    return choose_task(source.files.enter_folder(folder), next(iter(source.settings.adapters), None))
 
 
 def _check_routed_settings(settings: ModelSettings) -> None:

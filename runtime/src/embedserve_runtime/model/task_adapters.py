@@ -8,15 +8,17 @@ has it). Without an adapter the first gives the vectors of its plain weights, as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from embedserve_runtime.errors import ConfigError, ModelInvalid
+from embedserve_runtime.errors import ConfigError, ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.lora import ADAPTER_FILE, LoraAdapter, read_adapter_files
+from embedserve_runtime.model.modules import ModelLayout
+from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.stacked_factors import StackedFactors
 from embedserve_runtime.model.tensors import ModelTensors
 
@@ -32,10 +34,18 @@ TASK_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
+# By `model_type`: the task of a request that names none, where upstream has no vectors without an adapter.
+DEFAULT_TASKS: Mapping[str, str] = MappingProxyType({"jina_embeddings_v5": "retrieval"})
+
+# Those whose own class takes the last token, normalised.
+POOLS_ITSELF = frozenset({"jina_embeddings_v5"})
+
+
 class AdaptersConfig(FileModel):
     """The keys of config.json about adapters, with the defaults of xlm-roberta-flash-implementation."""
 
     model_type: str = ""
+    task_names: list[str] | None = None
     lora_adaptations: list[str] | None = None
     lora_rank: PositiveInt = 4
     lora_alpha: PositiveFloat = 1.0
@@ -87,17 +97,20 @@ def list_tasks(home: ModelFiles) -> Sequence[AdapterTask]:
     return tuple(tasks.values())
 
 
-def choose_task(tasks: Sequence[AdapterTask], asked: str | None) -> AdapterTask | None:
-    """Return the task that is asked for; None for the plain weights. Raises ConfigError, listing the tasks."""
+def choose_task(home: ModelFiles, asked: str | None) -> AdapterTask | None:
+    """Return the task that is asked for, else that of the model's authors; None for the plain weights. home: the folder
+    of the encoder. Raises ConfigError, listing the tasks, ModelFileMissing or ModelInvalid."""
+    tasks, default = list_tasks(home), DEFAULT_TASKS.get(read_adapters_config(home).model_type)
+    name = asked or default
+    found = next((task for task in tasks if task.name == name), None)
+    if found is not None or name is None:
+        return found
     if asked is None:
-        return None
-    found = next((task for task in tasks if task.name == asked), None)
-    if found is None:
-        known = ", ".join(task.name for task in tasks) or "none"
-        raise ConfigError(
-            f"model.adapters: {asked!r} is not a task that the model has an adapter for; known: {known}"
-        )
-    return found
+        raise ModelFileMissing(f"{home.path} has no folder with the adapter of the task {name!r}")
+    known = ", ".join(task.name for task in tasks) or "none"
+    raise ConfigError(
+        f"model.adapters: {asked!r} is not a task that the model has an adapter for; known: {known}"
+    )
 
 
 def read_task_adapter(
@@ -123,12 +136,21 @@ def read_task_adapter(
     return LoraAdapter(location.name, scales, (), folder, stack)
 
 
+def complete_modules(home: ModelFiles, layout: ModelLayout) -> ModelLayout:
+    """Return the layout with the pooling that the class of a model has in itself, where no module says one."""
+    modules = layout.modules
+    if read_adapters_config(home).model_type not in POOLS_ITSELF or modules.pooling is not None:
+        return layout
+    return replace(layout, modules=replace(modules, pooling=(Pooling.LAST,), normalize=True))
+
+
 def read_adapters_config(home: ModelFiles) -> AdaptersConfig:
     return home.parse_if_there("config.json", AdaptersConfig, AdaptersConfig())
 
 
 def _list_locations(home: ModelFiles) -> Sequence[AdapterLocation]:
-    names = read_adapters_config(home).lora_adaptations
+    config = read_adapters_config(home)
+    names = config.lora_adaptations
     if names:
         return [AdapterLocation(name, None, place, len(names)) for place, name in enumerate(names)]
     folders = sorted(
@@ -138,4 +160,5 @@ def _list_locations(home: ModelFiles) -> Sequence[AdapterLocation]:
         AdapterLocation(TASK_NAMES.get(name, name), folder)
         for folder in folders
         for name in (PurePosixPath(folder).name,)
+        if config.task_names is None or name in config.task_names
     ]
