@@ -130,7 +130,7 @@ def read_adapter_files(adapter_files: ModelFiles, tensors: ModelTensors, folder:
     odd = next((name for name in whole if "lora_" in name), None)
     if odd is not None:
         raise UnsupportedArchitecture(
-            f"{module_files.path}: the tensor {odd} of the LoRA adapter is not supported"
+            f"{adapter_files.path}: the tensor {odd} of the LoRA adapter is not supported"
         )
     scales = {
         module: _compute_scale(file.path, config, module) for module in modules.values() if module is not None
