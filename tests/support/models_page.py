@@ -157,14 +157,6 @@ TABLE = (
         heads=("JinaEmbeddingsV3",),
     ),
     FamilyRow(
-        "jina-embeddings-v5-text",
-        ("jina_embeddings_v5",),
-        ("jina_embeddings_v5",),
-        "EuroBERT where `is_decoder` is false (nano), else Qwen3 (small); [adapters by task](#adapters-by-task)",
-        "as EuroBERT and Qwen3",
-        ("jinaai/jina-embeddings-v5-text-nano", "jinaai/jina-embeddings-v5-text-small"),
-    ),
-    FamilyRow(
         "T5 encoders",
         ("t5",),
         ("t5",),
@@ -188,12 +180,16 @@ TABLE = (
     ),
     FamilyRow(
         "Qwen2, Qwen3",
-        ("qwen2", "qwen3", "bidirectional_pplx_qwen3"),
+        ("qwen2", "qwen3", "bidirectional_pplx_qwen3", "jina_embeddings_v5"),
         ("qwen2", "qwen3"),
-        "causal, or bidirectional by `is_causal` or `use_bidirectional_attention` (`bidirectional_pplx_qwen3` always "
-        "is); windows; grouped heads",
+        "causal (`jina_embeddings_v5` always is), or bidirectional by `is_causal` or `use_bidirectional_attention` "
+        "(`bidirectional_pplx_qwen3` always is); windows; grouped heads; [adapters by task](#adapters-by-task)",
         "the repository's own code (`auto_map`) without either key",
-        ("Qwen/Qwen3-Embedding-0.6B", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
+        (
+            "Qwen/Qwen3-Embedding-0.6B",
+            "Alibaba-NLP/gte-Qwen2-1.5B-instruct",
+            "jinaai/jina-embeddings-v5-text-small",
+        ),
         heads=(
             "Qwen2",
             "Qwen3",
@@ -211,11 +207,16 @@ TABLE = (
     ),
     FamilyRow(
         "Llama, EuroBERT",
-        ("llama", "llama_bidirec", "eurobert"),
+        ("llama", "llama_bidirec", "eurobert", "jina_embeddings_v5"),
         ("llama", "eurobert"),
-        "causal or bidirectional (`llama_bidirec` and `eurobert` always are), biases on or off",
+        "causal or bidirectional (`llama_bidirec`, `eurobert`, and `jina_embeddings_v5` where `is_decoder` is false, "
+        "always are), biases on or off; [adapters by task](#adapters-by-task)",
         "as Qwen",
-        ("nvidia/llama-3.2-nv-embedqa-1b-v2", "VAGOsolutions/SauerkrautLM-EuroColBERT"),
+        (
+            "nvidia/llama-3.2-nv-embedqa-1b-v2",
+            "VAGOsolutions/SauerkrautLM-EuroColBERT",
+            "jinaai/jina-embeddings-v5-text-nano",
+        ),
         heads=("Llama", "LlamaBidirectional"),
     ),
     FamilyRow(
