@@ -71,7 +71,7 @@ class QueryRoute:
 
     card: ModelCard
     default: str | None
-    prompt: str | None = None
+    prompt: str | None = field(default=None, metadata=NOT_HASHED)
 
 
 @dataclass(frozen=True, slots=True)
