@@ -21,8 +21,10 @@ from tests.census import tokenizers
 from tests.census.built import Built
 from tests.census.encoders import ENCODERS, HIDDEN, EncoderKind, save_encoder
 from tests.census.foreign import FOREIGN
+from tests.census.jina_v5 import BACKBONES, PROMPTS, merge_jina_v5, save_jina_v5
 from tests.census.layouts import WEIGHTS, write_json
 from tests.census.repositories import Kind
+from tests.census.tokenizers import MAX_TOKENS
 from tests.runtime.engines.case import Reference
 from tests.runtime.engines.jina_cases import build_jina
 from tests.runtime.engines.nomic_cases import build_mixture
@@ -55,15 +57,14 @@ OWN_REFERENCES: Mapping[str, Callable[[Path], Reference]] = {
 def build_dense(kind: Kind, folder: Path) -> Built:
     if kind.encoder in OWN_REFERENCES:
         return _build_with_own_reference(kind, folder)
+    if kind.encoder in BACKBONES:
+        return _build_jina_v5(kind, folder)
     if kind.encoder in FOREIGN:
         FOREIGN[kind.encoder].save(folder)
         if kind.behind != "own":
             write_modules(folder, kind.behind)
         return Built(folder, Task.EMBED)
-    encoder = ENCODERS[kind.encoder]
-    twin = folder / "of_the_loader"
-    save_encoder(encoder, twin)
-    write_modules(twin, kind.behind)
+    twin, published = save_dense(kind.encoder, kind.behind, folder)
     prompt = "instruction" if kind.behind.startswith("mean-without-prompt") else None
 
     @cache
@@ -72,11 +73,19 @@ def build_dense(kind: Kind, folder: Path) -> Built:
         return vectors
 
     return Built(
-        publish(encoder, twin, folder / "published"),
+        published,
         Task.EMBED,
         "sentence-transformers",
         lambda runner: greatest(embed(runner, TEXTS, prompt) - want()),
     )
+
+
+def save_dense(encoder: str, behind: str, folder: Path) -> tuple[Path, Path]:
+    """Write a model as its loader reads it, and as the repository has it. The arguments are those of a `Kind`."""
+    twin = folder / "of_the_loader"
+    save_encoder(ENCODERS[encoder], twin)
+    write_modules(twin, behind)
+    return twin, publish(ENCODERS[encoder], twin, folder / "published")
 
 
 def publish(encoder: EncoderKind, twin: Path, target: Path) -> Path:
@@ -86,6 +95,26 @@ def publish(encoder: EncoderKind, twin: Path, target: Path) -> Path:
     shutil.copytree(twin, target)
     encoder.publish(target)
     return target
+
+
+def _build_jina_v5(kind: Kind, folder: Path) -> Built:
+    """With the adapter that is merged where no task is named."""
+    twin, published = save_jina_v5(kind.encoder, folder)
+    write_modules(twin, kind.behind, max_length=MAX_TOKENS)
+
+    @cache
+    def want() -> FloatArray:
+        merged = merge_jina_v5(published, twin, folder / "merged", "retrieval")
+        model = SentenceTransformer(str(merged), device="cpu")
+        vectors: FloatArray = model.encode(TEXTS, prompt=PROMPTS["document"])
+        return vectors
+
+    return Built(
+        published,
+        Task.EMBED,
+        "transformers, with peft's formula",
+        lambda runner: greatest(embed(runner, TEXTS) - want()),
+    )
 
 
 def _build_with_own_reference(kind: Kind, folder: Path) -> Built:

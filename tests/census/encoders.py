@@ -109,6 +109,9 @@ ENCODERS: Mapping[str, EncoderKind] = {
     "xlm-roberta-flash": EncoderKind(
         "XLMRoberta", tokenizers.save_sentencepiece, ROBERTA, jina.publish_flash
     ),
+    "xlm-roberta-flash-adapters": EncoderKind(
+        "JinaEmbeddingsV3", tokenizers.save_sentencepiece, ROBERTA, jina.publish_adapters
+    ),
     "camembert": EncoderKind("Camembert", tokenizers.save_sentencepiece, ROBERTA),
     "modernbert": EncoderKind(
         "ModernBert",

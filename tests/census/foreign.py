@@ -42,12 +42,6 @@ class ForeignEncoder:
 
 FOREIGN: Mapping[str, ForeignEncoder] = {
     "jina-v4": ForeignEncoder("jina_embeddings_v4", "JinaEmbeddingsV4Model"),
-    "jina-v5-qwen3": ForeignEncoder(
-        "jina_embeddings_v5", "JinaEmbeddingsV5Model", config={"is_decoder": True}
-    ),
-    "jina-v5-eurobert": ForeignEncoder(
-        "jina_embeddings_v5", "JinaEmbeddingsV5Model", config={"is_decoder": False}
-    ),
     "jina-clip": ForeignEncoder(
         "jina_clip", "JinaCLIPModel", "text_model.transformer.embeddings.word_embeddings.weight"
     ),

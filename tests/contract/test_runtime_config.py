@@ -91,6 +91,7 @@ def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
     )
     assert (model.pooling, model.dimensions, model.max_length) == ("cls", 256, 512)
     assert model.outputs == ("dense",)
+    assert model.adapters == ("retrieval",)
     assert (model.default_prompt, model.prompts) == ("query", {"query": "query: ", "passage": "passage: "})
     assert model.endpoint == "http://hub.example"
     assert (batching.max_batch_tokens, batching.max_queue_tokens) == (16384, 500000)

@@ -146,10 +146,14 @@ TABLE = (
         "jina-embeddings-v3",
         ("jina_embeddings_v3", "xlm-roberta"),
         ("jina_embeddings_v3",),
-        "the layout that transformers saves, in which task adapters are not used; that of "
-        "xlm-roberta-flash-implementation, with rotary positions or a table of positions",
-        "adapters inside the checkpoint; ALiBi",
-        ("jinaai/jina-embeddings-v3-hf", "jinaai/jina-reranker-v2-base-multilingual"),
+        "the layout that transformers saves; that of xlm-roberta-flash-implementation, with rotary positions or a "
+        "table of positions; [adapters by task](#adapters-by-task)",
+        "ALiBi",
+        (
+            "jinaai/jina-embeddings-v3",
+            "jinaai/jina-embeddings-v3-hf",
+            "jinaai/jina-reranker-v2-base-multilingual",
+        ),
         heads=("JinaEmbeddingsV3",),
     ),
     FamilyRow(
@@ -176,12 +180,16 @@ TABLE = (
     ),
     FamilyRow(
         "Qwen2, Qwen3",
-        ("qwen2", "qwen3", "bidirectional_pplx_qwen3"),
+        ("qwen2", "qwen3", "bidirectional_pplx_qwen3", "jina_embeddings_v5"),
         ("qwen2", "qwen3"),
-        "causal, or bidirectional by `is_causal` or `use_bidirectional_attention` (`bidirectional_pplx_qwen3` always "
-        "is); windows; grouped heads",
+        "causal (`jina_embeddings_v5` always is), or bidirectional by `is_causal` or `use_bidirectional_attention` "
+        "(`bidirectional_pplx_qwen3` always is); windows; grouped heads; [adapters by task](#adapters-by-task)",
         "the repository's own code (`auto_map`) without either key",
-        ("Qwen/Qwen3-Embedding-0.6B", "Alibaba-NLP/gte-Qwen2-1.5B-instruct"),
+        (
+            "Qwen/Qwen3-Embedding-0.6B",
+            "Alibaba-NLP/gte-Qwen2-1.5B-instruct",
+            "jinaai/jina-embeddings-v5-text-small",
+        ),
         heads=(
             "Qwen2",
             "Qwen3",
@@ -199,11 +207,16 @@ TABLE = (
     ),
     FamilyRow(
         "Llama, EuroBERT",
-        ("llama", "llama_bidirec", "eurobert"),
+        ("llama", "llama_bidirec", "eurobert", "jina_embeddings_v5"),
         ("llama", "eurobert"),
-        "causal or bidirectional (`llama_bidirec` and `eurobert` always are), biases on or off",
+        "causal or bidirectional (`llama_bidirec`, `eurobert`, and `jina_embeddings_v5` where `is_decoder` is false, "
+        "always are), biases on or off; [adapters by task](#adapters-by-task)",
         "as Qwen",
-        ("nvidia/llama-3.2-nv-embedqa-1b-v2", "VAGOsolutions/SauerkrautLM-EuroColBERT"),
+        (
+            "nvidia/llama-3.2-nv-embedqa-1b-v2",
+            "VAGOsolutions/SauerkrautLM-EuroColBERT",
+            "jinaai/jina-embeddings-v5-text-nano",
+        ),
         heads=("Llama", "LlamaBidirectional"),
     ),
     FamilyRow(
@@ -241,6 +254,25 @@ not supported, the server does not start, and the message names the file and the
 ROTARY = """
 Rotary scaling may be default, linear, dynamic (up to the trained length, where it has no effect), yarn, llama3, or
 GTE's ntk. Every other type is refused.
+
+## Adapters by task
+
+Some models have a LoRA adapter for each of several tasks, and each task is a vector space of its own. Choose one with
+`model.adapters` (`spec.model.adapters`):
+
+| model | tasks | without the setting |
+|---|---|---|
+| jina-embeddings-v3 | `retrieval`, `separation`, `classification`, `text-matching` | the plain weights |
+| jina-embeddings-v5-text | `retrieval`, `text-matching`, `clustering`, `classification` | `retrieval` |
+
+- The adapter is merged into the weights while loading, in float32. `inspect` and `/info` list the tasks and name the
+  one that is served.
+- Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared.
+  Each has weights of its own in memory. A request says which by `task` (`retrieval.query`), `input_type` or
+  `prompt_name`; if it does not, its inputs are documents.
+- Only the prompts of the task that is served are known, and that of its documents is the default. A request for
+  another task is refused with the list (HTTP 422).
+- An ONNX file of the repository is not run with an adapter.
 
 ## Not supported
 

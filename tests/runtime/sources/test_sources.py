@@ -12,6 +12,7 @@ from e2e.hub import Access, Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
 from embedserve_runtime.sources import fetch_model, open_model
+from embedserve_runtime.sources.selection import select_weight_files
 from tests.runtime.sources.fetch_kit import QUICK
 from tests.support.models import copy_of_minilm
 
@@ -177,3 +178,18 @@ def test_what_cannot_be_fetched_is_named(
         fetch_model(changed(settings, **update), retry_policy=QUICK)
     assert READER not in str(caught.value)
     assert STRANGER not in str(caught.value)
+
+
+ADAPTER_FILES = {
+    "beside the weights": ("adapter_model.safetensors", True),
+    "of a task, in a folder of adapters": ("adapters/retrieval/adapter_model.safetensors", True),
+    "of a task, in a folder of its own": ("retrieval_query/adapter_model.safetensors", True),
+    "that a trainer left": ("checkpoint-500/adapter_model.safetensors", False),
+}
+
+
+@pytest.mark.parametrize(("adapter", "is_fetched"), ADAPTER_FILES.values(), ids=ADAPTER_FILES)
+def test_adapters_are_fetched_with_the_weights_that_they_change(adapter: str, is_fetched: bool) -> None:
+    names = ["config.json", "model.safetensors", adapter]
+    assert (adapter in select_weight_files(names)) is is_fetched
+    assert adapter not in select_weight_files(["config.json", adapter])

@@ -87,6 +87,7 @@ def _build_model_section(spec: EmbeddingServiceSpec, settings: RenderSettings) -
             "onnx_file": spec.model.onnx_file,
             "task": spec.model.task if spec.model.task != "auto" else None,
             "outputs": list(spec.model.outputs) or None,
+            "adapters": list(spec.model.adapters) or None,
             "pooling": spec.model.pooling,
             "max_length": spec.model.max_length,
             "dimensions": spec.model.dimensions,

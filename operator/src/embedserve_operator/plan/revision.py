@@ -43,6 +43,7 @@ def collect_model_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
         **({} if spec.model.refresh is None else {"refresh": spec.model.refresh}),
         **({} if spec.model.onnx_file is None else {"onnxFile": spec.model.onnx_file}),
         **({} if spec.model.task == "auto" else {"task": spec.model.task}),
+        **({} if not spec.model.adapters else {"adapters": list(spec.model.adapters)}),
         "pooling": spec.model.pooling,
         "dimensions": spec.model.dimensions,
         "prompt": [spec.prompt_name, (spec.prompts or {}).get(spec.prompt_name or "")],

@@ -48,6 +48,14 @@ INPUT_TYPES: Mapping[InputWord, InputType] = {
     "separation": _CLUSTERING,
     "text-matching": InputType(None, ("text-matching", "STS")),
 }
+# Words that name a task, for which a model may have an adapter, by the names of that task. The others name a role.
+TASKS: Mapping[InputWord, tuple[str, ...]] = {
+    **dict.fromkeys(("retrieval.query", "retrieval.passage"), ("retrieval",)),
+    **dict.fromkeys(("search_query", "search_document"), ("retrieval",)),
+    **dict.fromkeys(("clustering", "separation"), ("clustering", "separation")),
+    "classification": ("classification",),
+    "text-matching": ("text-matching",),
+}
 _PROMPTS_OF_TYPES = frozenset(name for kind in INPUT_TYPES.values() for name in kind.prompts)
 
 
@@ -101,12 +109,24 @@ def choose_prompt(
     """
     if word is None:
         return InputPrompt(None, name, text)
+    _check_task(card, word)
     role, names = INPUT_TYPES[word]
     if name is not None or text is not None:
         return InputPrompt(role, name, text)
     found = next((known for known in names if known in card.prompts), None)
     has_prompt_of_another = found is None and card.default_prompt in _PROMPTS_OF_TYPES
     return InputPrompt(role, found, "" if has_prompt_of_another else None)
+
+
+def _check_task(card: ModelCard, word: InputWord) -> None:
+    """Raise InvalidInput for a task that the model has another adapter for than the one that is served."""
+    names = set(TASKS.get(word, ()))
+    if names & set(card.adapter_tasks) and card.adapter_task not in names:
+        served = card.adapter_task or "none"
+        raise InvalidInput(
+            f"{word!r} is a task with an adapter of its own, which this service has not loaded (it has {served}; the "
+            f"model has {', '.join(card.adapter_tasks)}); set model.adapters to serve it"
+        )
 
 
 def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:

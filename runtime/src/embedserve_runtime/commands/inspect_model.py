@@ -69,6 +69,8 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "adapter": None
         if card.adapter is None
         else {"base": card.adapter.base, "modules": len(card.adapter.scales)},
+        "adapterTask": card.adapter_task,
+        "adapterTasks": list(card.adapter_tasks),
         "ignoredSettings": list(card.ignored_settings),
         "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
@@ -217,6 +219,11 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     )
     if facts["adapter"] is not None:
         yield "Adapter", [f"LoRA for {facts['adapter']['base']}, {facts['adapter']['modules']} modules"]
+    if facts["adapterTasks"]:
+        tasks = (
+            f"{name}{' (served)' if name == facts['adapterTask'] else ''}" for name in facts["adapterTasks"]
+        )
+        yield "Adapter tasks", [", ".join(tasks)]
     if facts["ignoredSettings"]:
         yield "Ignored", facts["ignoredSettings"]
     if facts["batchQuantizers"]:

@@ -99,6 +99,13 @@ class ModelSettings(SettingsGroup):
         description="Name of the prompt used when a request names none; None takes the model's own.",
     )
 
+    adapters: tuple[str, ...] = Field(
+        default=(),
+        max_length=1,
+        description="Task whose adapter is merged into the weights, of a model that has one for each of several tasks; "
+        "none takes what the model's authors take where no task is named.",
+    )
+
     @model_validator(mode="after")
     def _source_is_given(self) -> ModelSettings:
         if not self.source:

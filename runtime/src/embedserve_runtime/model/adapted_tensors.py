@@ -15,6 +15,7 @@ from embedserve_runtime.model.architecture import Encoder, TensorSource
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, StoredTensors, resolve
 from embedserve_runtime.model.lora import FACTORS, PREFIX, LoraAdapter, find_module
+from embedserve_runtime.model.stacked_factors import StackedFactors
 from embedserve_runtime.model.tensors import ModelTensors
 
 # The weight of a module that has an adapter lies one step deeper.
@@ -50,7 +51,8 @@ def open_adapted_tensors(card: ModelCard, tensors: ModelTensors) -> AdaptedTenso
     """
     if card.adapter is None:
         return None
-    checkpoint, own = tensors.open_checkpoint(card.encoder_path), tensors.adapter(card.encoder_path)
+    checkpoint, stack = tensors.open_checkpoint(card.encoder_path), card.adapter.stack
+    own = tensors.adapter(card.adapter.folder) if stack is None else StackedFactors(checkpoint, *stack)
     return AdaptedTensors(checkpoint, own, card.adapter, card.encoder)
 
 
@@ -61,7 +63,7 @@ class AdaptedTensors:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, own: Checkpoint, adapter: LoraAdapter, encoder: Encoder
+        self, checkpoint: Checkpoint, own: Checkpoint | StackedFactors, adapter: LoraAdapter, encoder: Encoder
     ) -> None:
         """own: the tensors of the adapter."""
         self._checkpoint = checkpoint

@@ -66,10 +66,12 @@ class QueryRoute:
 
     card: of the model that queries alone would see; its prompts and vector space are those of the whole.
     default: `routes.QUERY` or `routes.DOCUMENT`, what an input is that is called neither; None: it must be called one.
+    prompt: the name of a prompt that is for queries, beside `routes.QUERY`.
     """
 
     card: ModelCard
     default: str | None
+    prompt: str | None = field(default=None, metadata=NOT_HASHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class ModelCard:
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
-    adapter: what is merged into the tensors of encoder and head.
+    adapter: what is merged into the tensors of encoder and head. adapter_task: the task that it is for, where the model
+        has several. adapter_tasks: all tasks that the model has adapters for.
     guesses_pooling: whether nothing says how to pool, and the mean is taken as sentence-transformers takes it.
     ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
@@ -117,6 +120,8 @@ class ModelCard:
     body: Body | None = None
     ranges: Ranges | None = None
     adapter: LoraAdapter | None = None
+    adapter_task: str | None = field(default=None, metadata=NOT_HASHED)
+    adapter_tasks: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
     guesses_pooling: bool = field(default=False, metadata=NOT_HASHED)
     ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
@@ -166,7 +171,12 @@ class ModelCard:
         return self.query is not None and self.query.card.runs_encoder_of(self)
 
     def runs_encoder_of(self, other: ModelCard) -> bool:
-        return self.body is None and other.body is None and self.encoder_path == other.encoder_path
+        """Whether both run one encoder, with the same adapter."""
+        return (
+            self.body is None
+            and other.body is None
+            and (self.encoder_path, self.adapter) == (other.encoder_path, other.adapter)
+        )
 
     @property
     def default_prompt_text(self) -> str:

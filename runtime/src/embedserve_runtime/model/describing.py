@@ -61,11 +61,18 @@ from embedserve_runtime.model.heads.reading import (
 )
 from embedserve_runtime.model.heads.unwritten_pooling import is_unwritten
 from embedserve_runtime.model.identity import digest_tokenizer
-from embedserve_runtime.model.lora import read_adapter
+from embedserve_runtime.model.lora import LoraAdapter, read_adapter
 from embedserve_runtime.model.modules import ModelLayout, read_layout
 from embedserve_runtime.model.pipeline import DenseLayer, Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
 from embedserve_runtime.model.static import StaticTable, read_static
+from embedserve_runtime.model.task_adapters import (
+    AdapterTask,
+    complete_modules,
+    list_tasks,
+    read_adapters_config,
+    read_task_adapter,
+)
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.transformer_module import TransformerModule
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, find_max_token_id
@@ -77,12 +84,18 @@ ExportOrigin = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class CardSource:
-    """The sources of a card: the files and tensors of a model, and the settings of a service."""
+    """The sources of a card: the files and tensors of a model, and the settings of a service.
+
+    task: the one whose adapter is merged; None for the plain weights. for_queries: whether that for queries is, where
+    the task has one.
+    """
 
     files: ModelFiles
     tensors: ModelTensors
     revision: str
     settings: ModelSettings
+    task: AdapterTask | None = None
+    for_queries: bool = False
 
 
 def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelCard:
@@ -95,7 +108,8 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     if table is not None:
         return _describe_static(source, layout, table)
     encoder_files = files.enter_folder(layout.modules.transformer)
-    adapter = read_adapter(encoder_files, tensors, layout.modules.transformer)
+    adapter = _read_adapter(source, layout.modules.transformer)
+    layout = _select_prompts(source, encoder_files, complete_modules(encoder_files, layout))
     if TOKENIZER_FILE not in encoder_files:
         raise ModelFileMissing(
             f"{TOKENIZER_FILE} not found in {encoder_files.path}: the folder needs the fast tokenizer's file "
@@ -111,6 +125,32 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
         )
     graph, layers = found
     return _describe_graph(source, layout, graph, layers)
+
+
+def _read_adapter(source: CardSource, folder: str) -> LoraAdapter | None:
+    """Read what is merged into the encoder in a folder: an adapter beside its weights, or that of the task."""
+    home = source.files.enter_folder(folder)
+    adapter, task = read_adapter(home, source.tensors, folder), source.task
+    if task is None:
+        return adapter
+    if adapter is not None:
+        raise UnsupportedArchitecture(f"{home.path}: adapters of tasks beside one for all are not supported")
+    location = task.queries if source.for_queries else task.documents
+    return read_task_adapter(home, source.tensors, folder, location)
+
+
+def _select_prompts(source: CardSource, home: ModelFiles, layout: ModelLayout) -> ModelLayout:
+    """Return the layout without the prompts of tasks that are not served; the default one is that of the task."""
+    own = {name for task in list_tasks(home) for name in task.adapter_names}
+    if not own:
+        return layout
+    served = () if source.task is None else source.task.adapter_names
+    written = read_adapters_config(home).task_instructions | layout.prompts
+    prompts = {name: text for name, text in written.items() if name in served or name not in own}
+    default = layout.default_prompt if layout.default_prompt in prompts else None
+    if default is None and source.task is not None and source.task.documents.name in prompts:
+        default = source.task.documents.name
+    return replace(layout, prompts=prompts, default_prompt=default)
 
 
 def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
@@ -310,5 +350,9 @@ def _build_card(
         default_prompt=default_prompt,
         encoder_path=layout.modules.transformer,
         ranges=read_ranges(source.files, pipeline.dimensions),
+        adapter_task=None if source.task is None else source.task.name,
+        adapter_tasks=tuple(
+            task.name for task in list_tasks(source.files.enter_folder(layout.modules.transformer))
+        ),
         ignored_settings=(*layout.transformer.ignored, *encoder.ignored),
     )

@@ -38,7 +38,8 @@ SMALL_FILES = (
 
 
 def read_model(path: Path) -> ModelFiles:
-    """Read the small files of a model: those of its folder, and of the folders that its modules name.
+    """Read the small files of a model: those of its folder, and of the folders that its modules name; of adapters in
+    folders of their own, what they say.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture where it cannot be said which modules there are.
     """
@@ -47,7 +48,7 @@ def read_model(path: Path) -> ModelFiles:
     files = _add_folders(files, (entry.path for entry in entries if is_router(entry)))
     routes = expand_routes(files, entries)
     modules = [*routes.documents, *(routes.queries or [])]
-    return _add_folders(files, (entry.path for entry in modules))
+    return _add_adapters(_add_folders(files, (entry.path for entry in modules)))
 
 
 def read_folder(path: Path) -> ModelFiles:
@@ -62,6 +63,12 @@ def _add_folders(files: ModelFiles, folders: Iterable[str]) -> ModelFiles:
         if path != files.path:
             small |= _read_all(path)
     return replace(files, small=MappingProxyType(small))
+
+
+def _add_adapters(files: ModelFiles) -> ModelFiles:
+    found = (read_file(path) for path in files.paths if path.name == ADAPTER_FILE)
+    adapters = {file.path: file for file in found if file is not None}
+    return replace(files, small=MappingProxyType({**adapters, **files.small}))
 
 
 def _read_all(path: Path) -> Mapping[Path, ModelFile]:

@@ -82,15 +82,19 @@ class LoraAdapter:
     base: the name of the model that it was trained for.
     scales: of the modules with factors, by their names in the adapter's file, without its prefix.
     replaced: names of tensors that take the place of others, in the same form; sorted.
+    folder: where its tensors lie, as `ModelTensors` takes it. stack: its number in the stacks of the checkpoint, and
+        how many adapters these have; None for an adapter with files of its own.
     """
 
     base: str = field(metadata=NOT_HASHED)
     scales: Mapping[str, float]
     replaced: tuple[str, ...]
+    folder: str = field(default="", metadata=NOT_HASHED)
+    stack: tuple[int, int] | None = field(default=None, metadata=NOT_HASHED)
 
 
 def read_adapter(module_files: ModelFiles, tensors: ModelTensors, folder: str) -> LoraAdapter | None:
-    """Read the adapter of a module; None without one.
+    """Read the adapter beside the weights of a module; None without one.
 
     module_files: the files of the module's folder. folder: its path, as `tensors` takes it.
 
@@ -99,27 +103,39 @@ def read_adapter(module_files: ModelFiles, tensors: ModelTensors, folder: str) -
     file = module_files.find(ADAPTER_FILE)
     if file is None:
         return None
-    config = _parse_config(file)
-    base = config.base_model_name_or_path or "its base model"
     if not any(name in module_files for name in WEIGHTS_FILES):
+        base = _parse_config(file).base_model_name_or_path or "its base model"
         raise ModelFileMissing(
             f"{module_files.path} has a LoRA adapter for {base} and no weights of {base} itself. Merge the two, "
             'and serve the folder `merged` with the other files of this one: python -c "from peft import '
             "AutoPeftModelForFeatureExtraction as M; "
             f"M.from_pretrained('{module_files.path}').merge_and_unload().save_pretrained('merged')\""
         )
+    return read_adapter_files(module_files, tensors, folder)
+
+
+def read_adapter_files(adapter_files: ModelFiles, tensors: ModelTensors, folder: str) -> LoraAdapter:
+    """Read the adapter in a folder, wherever the weights lie.
+
+    adapter_files: the files of its folder. folder: its path, as `tensors` takes it.
+
+    Raises ModelFileMissing, UnsupportedArchitecture or ModelInvalid.
+    """
+    file = adapter_files.require(ADAPTER_FILE)
+    config = _parse_config(file)
+    base = config.base_model_name_or_path or "its base model"
     names = {name.removeprefix(PREFIX) for name in tensors.adapter(folder).names}
     modules = {name: find_module(name) for name in names}
     whole = sorted(name for name, module in modules.items() if module is None)
     odd = next((name for name in whole if "lora_" in name), None)
     if odd is not None:
         raise UnsupportedArchitecture(
-            f"{module_files.path}: the tensor {odd} of the LoRA adapter is not supported"
+            f"{adapter_files.path}: the tensor {odd} of the LoRA adapter is not supported"
         )
     scales = {
         module: _compute_scale(file.path, config, module) for module in modules.values() if module is not None
     }
-    return LoraAdapter(base, MappingProxyType(scales), tuple(whole))
+    return LoraAdapter(base, MappingProxyType(scales), tuple(whole), folder)
 
 
 def _parse_config(file: ModelFile) -> _ConfigFile:

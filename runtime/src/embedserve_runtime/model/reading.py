@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
+from embedserve_runtime.model.dense_modules import ModuleEntry
 from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.former_identity import compute_former_identity
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
-from embedserve_runtime.model.modules import read_entries
-from embedserve_runtime.model.routes import expand_routes
+from embedserve_runtime.model.modules import TRANSFORMERS, read_entries
+from embedserve_runtime.model.routes import DOCUMENT, expand_routes
+from embedserve_runtime.model.task_adapters import AdapterTask, choose_task
 from embedserve_runtime.model.tensors import ModelTensors, TrackedTensors
 from embedserve_runtime.model.unread import check_all_read
 
@@ -58,13 +61,41 @@ def _describe_dangling_links(folder: Path) -> str:
 
 
 def _read_routes(source: CardSource) -> ModelCard:
-    files, settings, tensors = source.files, source.settings, TrackedTensors(source.tensors.root)
-    routes = expand_routes(files, read_entries(files))
-    if routes.queries is None:
+    files, tensors = source.files, TrackedTensors(source.tensors.root)
+    entries = read_entries(files)
+    routes = expand_routes(files, entries)
+    source = replace(source, task=_choose_task(source, entries))
+    if routes.queries is None and (source.task is None or not source.task.has_query_adapter):
         card = describe_route(source, routes.documents)
         digests = digest_tensors(card, tensors)
         check_all_read(files, tensors, card)
         return _identify(card, digests)
+    if routes.queries is None:
+        prompt = None if source.task is None else source.task.queries.name
+        queries = describe_route(replace(source, for_queries=True), routes.documents)
+        route = QueryRoute(queries, DOCUMENT, prompt)
+    else:
+        _check_routed_settings(source.settings)
+        route = QueryRoute(describe_route(source, routes.queries), routes.default)
+    documents = describe_route(source, routes.documents)
+    _check_comparable(files.path, documents, route.card)
+    # The weights of an encoder that both run are digested with the documents.
+    of_queries = digest_tensors(
+        route.card, tensors, with_encoder=not _reads_encoder_of(route.card, documents)
+    )
+    of_documents = digest_tensors(documents, tensors)
+    check_all_read(files, tensors, documents, route.card)
+    return _identify(replace(documents, query=route), of_documents, of_queries)
+
+
+def _choose_task(source: CardSource, entries: Sequence[ModuleEntry]) -> AdapterTask | None:
+    """Return the task whose adapter is merged; None for the plain weights. Raises as `choose_task`."""
+    folder = next((entry.path for entry in entries if entry.kind in TRANSFORMERS), "")
+    return choose_task(source.files.enter_folder(folder), next(iter(source.settings.adapters), None))
+
+
+def _check_routed_settings(settings: ModelSettings) -> None:
+    """Raise ConfigError for settings that cannot be of queries and documents at once."""
     for name, value, absent in (
         ("pooling", settings.pooling, "auto"),
         ("onnx_file", settings.onnx_file, None),
@@ -73,13 +104,17 @@ def _read_routes(source: CardSource) -> ModelCard:
             raise ConfigError(
                 f"model.{name}: cannot be set for a model that treats queries and documents differently"
             )
-    documents, queries = describe_route(source, routes.documents), describe_route(source, routes.queries)
-    _check_comparable(files.path, documents, queries)
-    # The weights of an encoder that both run are digested with the documents.
-    of_queries = digest_tensors(queries, tensors, with_encoder=not queries.runs_encoder_of(documents))
-    of_documents = digest_tensors(documents, tensors)
-    check_all_read(files, tensors, documents, queries)
-    return _identify(replace(documents, query=QueryRoute(queries, routes.default)), of_documents, of_queries)
+
+
+def _reads_encoder_of(queries: ModelCard, documents: ModelCard) -> bool:
+    """Whether the encoders of both are the same tensors, before products of an adapter are added."""
+    replaces = queries.adapter is not None and queries.adapter.replaced
+    return (
+        queries.body is None
+        and documents.body is None
+        and queries.encoder_path == documents.encoder_path
+        and not replaces
+    )
 
 
 def _identify(card: ModelCard, documents: TensorDigests, queries: TensorDigests | None = None) -> ModelCard:

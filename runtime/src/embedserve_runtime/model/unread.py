@@ -27,7 +27,8 @@ class StrayTensors:
 
     names: a regular expression for the whole name. family: `Encoder.family` that alone has them; empty for any.
     architectures: ends of the names in `architectures` of config.json, of which one must be there; empty for any.
-    min_rows: rows of the tensor, from which on it is a stray.
+    min_rows: rows of the tensor, from which on it is a stray. without_adapter: whether it is one only where no adapter
+    is merged into the encoder.
     """
 
     purpose: str
@@ -35,6 +36,7 @@ class StrayTensors:
     family: str = ""
     architectures: tuple[str, ...] = ()
     min_rows: int = 0
+    without_adapter: bool = False
 
 
 STRAYS = (
@@ -44,6 +46,15 @@ STRAYS = (
     ),
     StrayTensors("masks of causal attention", r"(.*\.)?attn\.(masked_)?bias"),
     StrayTensors("the pooler of a classifier", r"(.*\.)?pooler\.(dense\.)?(weight|bias)"),
+    StrayTensors(
+        "the pooler of a classifier", r"(.*\.)?pooler\.dense\.parametrizations\..*", "jina_embeddings_v3"
+    ),
+    StrayTensors(
+        "adapters of tasks",
+        r".*\.parametrizations\.weight\.0\.lora_[AB]",
+        "jina_embeddings_v3",
+        without_adapter=True,
+    ),
     StrayTensors("a language-model head", r"lm_head\..*"),
     StrayTensors("a language-model head", r"cls\.(predictions|seq_relationship)\..*"),
     StrayTensors("a language-model head", r"(lm|mask)_predictions\..*"),
@@ -75,8 +86,9 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
         module_files, card = files.enter_folder(folder), card_of.get(folder)
         strays = [] if card is None else _select_strays(module_files, card)
         _check_known(module_files, checkpoint, {name: name for name in checkpoint.unread}, strays)
+    adapted = {card.adapter.folder: card for card in cards if card.adapter is not None}
     for folder, own in tensors.adapters.items():
-        module_files, card = files.enter_folder(folder), card_of[folder]
+        module_files, card = files.enter_folder(adapted[folder].encoder_path), adapted[folder]
         # A head may read the word embeddings in place of a tensor that an adapter changes.
         strays = _select_strays(module_files, card) if card.head is None else []
         _check_known(module_files, own, {name: _find_changed(name) for name in own.unread}, strays)
@@ -117,6 +129,7 @@ def _select_strays(module_files: ModelFiles, card: ModelCard) -> list[StrayTenso
         for one in STRAYS
         if one.family in ("", card.encoder.family)
         and (not one.architectures or any(name.endswith(one.architectures) for name in architectures))
+        and (card.adapter is None or not one.without_adapter)
     ]
 
 

@@ -23,6 +23,8 @@ def is_query(card: ModelCard, query: EmbedQuery) -> bool:
         name = card.default_prompt
     if role is None and name in (QUERY, DOCUMENT):
         return name == QUERY
+    if role is None and card.query is not None and name is not None and name == card.query.prompt:
+        return True
     if role is None and card.query is not None:
         if card.query.default is None:
             raise InvalidInput(
@@ -62,6 +64,9 @@ def _default_prompt(card: ModelCard, query: EmbedQuery) -> str:
     late = card.late_interaction
     if late is not None and (query.role is not None or card.default_prompt is None):
         return late.query_prompt if is_query(card, query) else late.document_prompt
+    own = None if card.query is None else card.query.prompt
+    if own is not None and is_query(card, query):
+        return card.prompts.get(own, "")
     return card.default_prompt_text
 
 

@@ -46,7 +46,7 @@ def select_description_files(names: Iterable[str]) -> list[str]:
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:
-    """Safetensors, pickles that none stands in for, and a LoRA adapter next to either.
+    """Safetensors, pickles that none stands in for, and LoRA adapters next to either or in folders of tasks.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """
@@ -55,12 +55,19 @@ def select_weight_files(names: Sequence[str]) -> list[str]:
     ] + _select_pickles(names)
     folders = {PurePosixPath(name).parent for name in names if _is_weight(name)}
     adapters = [name for name in names if PurePosixPath(name).name in ADAPTERS]
-    return weights + [name for name in adapters if PurePosixPath(name).parent in folders]
+    return weights + [name for name in adapters if folders & _list_homes(PurePosixPath(name).parent)]
 
 
 def list_external_files(folder: Path, graph: str) -> list[str]:
     """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
     return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
+
+
+def _list_homes(folder: PurePosixPath) -> set[PurePosixPath]:
+    """List the folders beside whose weights an adapter in `folder` is looked for: itself and, unless a trainer has left
+    it there, those around it."""
+    left = fnmatch(folder.name, "checkpoint-*")
+    return {folder} if left else {folder, *folder.parents}
 
 
 def _is_weight(name: str) -> bool:

@@ -192,6 +192,8 @@ async def info(request: Request) -> Response:
         normalize=card.pipeline.normalize,
         prompts=list(card.prompts),
         default_prompt=card.default_prompt,
+        adapter_task=card.adapter_task,
+        adapter_tasks=list(card.adapter_tasks),
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
     )

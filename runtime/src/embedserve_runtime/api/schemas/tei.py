@@ -312,6 +312,12 @@ class InfoBody(ApiModel):
     default_prompt: str | None = Field(
         description="Name of the prompt taken where none is asked for; null: none.", examples=["document"]
     )
+    adapter_task: str | None = Field(
+        description="The task whose adapter is merged into the weights; null: none.", examples=["retrieval"]
+    )
+    adapter_tasks: list[str] = Field(
+        description="All tasks that the model has adapters for.", examples=[["retrieval", "text-matching"]]
+    )
     engine: EngineBody = Field(
         description="What runs the model.",
         examples=[

@@ -6,6 +6,8 @@ with full attention.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import PositiveInt
 
 from embedserve_runtime.model.architecture import Encoder
@@ -25,7 +27,11 @@ class LlamaConfig(decoder.DecoderConfig):
 
 def describe(file: ModelFile) -> Encoder:
     """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
-    path, config = file.path, file.parse(LlamaConfig)
+    return describe_config(file.path, file.parse(LlamaConfig))
+
+
+def describe_config(path: Path, config: LlamaConfig) -> Encoder:
+    """Describe the encoder of a config.json that has been parsed."""
     if config.model_type in BIDIRECTIONAL:
         config = config.model_copy(update={"is_causal": False})
     attention = decoder.describe_attention(

@@ -31,7 +31,11 @@ QWEN3_HEAD_SIZE = 128  # where config.json does not say
 
 def describe(file: ModelFile) -> Encoder:
     """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
-    path, config = file.path, file.parse(QwenConfig)
+    return describe_config(file.path, file.parse(QwenConfig))
+
+
+def describe_config(path: Path, config: QwenConfig) -> Encoder:
+    """Describe the encoder of a config.json that has been parsed."""
     is_qwen3 = config.model_type in ("qwen3", BIDIRECTIONAL)
     if config.model_type == BIDIRECTIONAL:
         config = config.model_copy(update={"is_causal": False})

@@ -64,7 +64,6 @@ OTHER_LAYERS: Mapping[str, str] = MappingProxyType(
         "cost_wise_gemma": "it merges tokens between its layers and has a score for each layer",
         "deberta": "its products and positions are those of DeBERTa v1, which deberta-v2 has changed",
         "ernie": "it has a table of task types, and no file says which type a text has",
-        "jina_embeddings_v5": "it is one class for two encoders with four adapters, of which the task chooses one",
         "lfm2": "most of its layers are convolutions with gates in the place of attention",
         "minicpm": "it scales its residuals, and its rerankers have a score for each layer",
         "nvembed": "its vectors come from a layer of learned queries that config.json alone does not describe",

@@ -1,0 +1,76 @@
+"""A model with adapters for several tasks, over HTTP: the task that is served answers, others are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedserve_runtime.runners.base import Runner
+from tests.census.dense_folders import save_dense
+from tests.runtime.api.test_input_types import ROUTES, Route, vectors
+from tests.runtime.api.test_served_models import model_in
+from tests.support.in_process_server import serve_in_process
+
+
+def save_published(folder: Path) -> Path:
+    return save_dense("xlm-roberta-flash-adapters", "mean normalize", folder)[1]
+
+
+@pytest.fixture(scope="module")
+def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return model_in(save_published(tmp_path_factory.mktemp("jina")), adapters=["retrieval"])
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+async def test_queries_and_documents_go_through_their_adapters(retrieval: Runner, route: Route) -> None:
+    async with serve_in_process(model=retrieval) as server:
+        documents = await vectors(server, ROUTES[0])
+        queries = await vectors(server, ROUTES[0], prompt_name="retrieval.query")
+        assert np.abs(queries - documents).max() > 0.01
+        for fields, want in (
+            ({"task": "retrieval.query"}, queries),
+            ({"input_type": "search_query"}, queries),
+            ({"prompt_name": "retrieval.query"}, queries),
+            ({"task": "retrieval.passage"}, documents),
+            ({"prompt_name": "retrieval.passage"}, documents),
+            ({}, documents),
+        ):
+            np.testing.assert_allclose(await vectors(server, route, **fields), want, atol=1e-6)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+@pytest.mark.parametrize("fields", [{"task": "text-matching"}, {"input_type": "classification"}])
+async def test_a_task_that_is_not_served_is_refused_with_the_list(
+    retrieval: Runner, route: Route, fields: dict[str, Any]
+) -> None:
+    async with serve_in_process(model=retrieval) as server:
+        answer = await server.client.post(route.path, json={route.inputs: ["hello"], **fields})
+    assert answer.status_code == 422
+    assert "retrieval, separation, classification, text-matching" in answer.text
+    assert "model.adapters" in answer.text
+
+
+async def test_the_prompt_of_a_task_that_is_not_served_is_unknown(retrieval: Runner) -> None:
+    async with serve_in_process(model=retrieval) as server:
+        body = {"inputs": ["hello"], "prompt_name": "separation"}
+        answer = await server.client.post("/embed", json=body)
+    assert answer.status_code == 422
+    assert 'Available prompts: ["retrieval.query", "retrieval.passage"]' in answer.json()["error"]
+
+
+async def test_plain_weights_take_words_of_roles_and_no_task(tmp_path: Path) -> None:
+    async with serve_in_process(model=model_in(save_published(tmp_path))) as server:
+        plain = await vectors(server, ROUTES[0])
+        np.testing.assert_array_equal(await vectors(server, ROUTES[0], input_type="query"), plain)
+        answer = await server.client.post("/v1/embeddings", json={"input": "a", "task": "retrieval.query"})
+    assert answer.status_code == 422
+
+
+async def test_info_tells_the_task(retrieval: Runner) -> None:
+    async with serve_in_process(model=retrieval) as server:
+        content = (await server.client.get("/info")).json()
+    assert content["adapter_task"] == "retrieval"
+    assert content["adapter_tasks"] == ["retrieval", "separation", "classification", "text-matching"]
