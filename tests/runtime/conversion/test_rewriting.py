@@ -44,9 +44,9 @@ CASES = [
 ]
 
 
-# How many tokens, all of one text, amplify any rounding by their random weights, in half precision as in 8 bit; their
-# error may be twice the others'.
-AMPLIFIED = {"ministral3, causal": 3}
+# How many tokens amplify any rounding by their random weights, in half precision as in 8 bit, and how many times the
+# others' error theirs may be. Gemma 2 norms each branch once more, so that a branch of small numbers counts as others.
+AMPLIFIED = {"ministral3, causal": (3, 2), "gemma2, causal, window of 6": (4, 5)}
 
 
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
@@ -98,9 +98,9 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
     if rewriter == "static":
         # Fewer levels of weights: the error's square grows with that of the step.
         least = 1 - (1 - least) * (127 / compute_max_static_weight(detect_instruction_set())) ** 2
-    amplified = AMPLIFIED.get(case.name, 0)
-    assert np.sort(found)[amplified] >= least
-    assert found.min() >= 1 - 2 * (1 - least)
+    count, factor = AMPLIFIED.get(case.name, (0, 1))
+    assert np.sort(found)[count] >= least
+    assert found.min() >= 1 - factor * (1 - least)
     assert found.min() < 1, "another precision gives other numbers"
 
 
