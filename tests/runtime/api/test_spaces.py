@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.api.app import create_app, create_management_app
-from embedserve_runtime.api.middleware import forwarding as forwarding_middleware
+from embedserve_runtime.api.middleware import space_client
 from embedserve_runtime.api.middleware.forwarding import build_space_address
 from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import ServerSettings
@@ -289,7 +289,7 @@ async def test_a_connection_that_ends_before_an_answer_is_tried_again() -> None:
 async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_of_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(space_client, "MAX_RETRY_SECONDS", 0.0)
     async with serve_in_process() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
@@ -302,7 +302,7 @@ async def test_where_the_other_space_cannot_be_reached_the_answer_is_no_vector_o
 
 
 async def test_a_request_goes_where_the_name_stood_when_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding_middleware, "MAX_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(space_client, "MAX_RETRY_SECONDS", 0.0)
     async with serve_in_process() as server:
         app = create_app(server.context, at("http://127.0.0.1:1"))
         server.context.readiness.current_space = OTHER
