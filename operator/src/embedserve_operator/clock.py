@@ -1,4 +1,4 @@
-"""This module tells the time, by two clocks that belong together."""
+"""Tells the time, by two clocks that belong together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module defines everything that the package raises.
+"""Defines everything that the package raises.
 
 OperatorError
 ├── ManifestError        a file given to `render` is not a valid EmbeddingService

@@ -1,4 +1,4 @@
-"""This module defines what the operator is told once, at its start.
+"""Defines what the operator is told once, at its start.
 
 Everything else comes from the resources.
 """

@@ -1,4 +1,4 @@
-"""This module keeps the certificates of one replica of the adapter trusted."""
+"""Keeps the certificates of one replica of the adapter trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module makes serving certificates. Each replica makes its own key, which never leaves the process, and
+"""Makes serving certificates. Each replica makes its own key, which never leaves the process, and
 a self-signed certificate of it.
 
 The certificates are published, and the API server is told to trust exactly these.

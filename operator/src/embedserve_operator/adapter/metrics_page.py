@@ -1,4 +1,4 @@
-"""This module reduces the metrics page of a pod to its gauges.
+"""Reduces the metrics page of a pod to its gauges.
 
 Only gauges can be scaled by: a counter never falls. The page is cut into families before any of it is
 parsed, since parsing all of it (some 800 lines, mostly histograms) costs a hundred times as much as parsing

@@ -1,4 +1,4 @@
-"""This module parses paths and queries of custom.metrics.k8s.io.
+"""Parses paths and queries of custom.metrics.k8s.io.
 
 The autoscaler asks for `pods/*/METRIC` with a label selector (the star is percent-encoded), or for one
 object: `services/NAME/METRIC`, `embeddingservices.embedserve.dev/NAME/METRIC`. The value of an object is

@@ -1,4 +1,4 @@
-"""This module holds the operator's loop that registers the adapter with the API server, or withdraws it."""
+"""Holds the operator's loop that registers the adapter with the API server, or withdraws it."""
 
 from __future__ import annotations
 

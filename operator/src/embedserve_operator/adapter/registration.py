@@ -1,4 +1,4 @@
-"""This module decides whether the API should be registered, from what the cluster has, and for how long it has
+"""Decides whether the API should be registered, from what the cluster has, and for how long it has
 had it.
 
 A registered API that nobody serves keeps every namespace of the cluster from being deleted; one that is

@@ -1,4 +1,4 @@
-"""This module builds the responses of the metrics API from what the pods answered."""
+"""Builds the responses of the metrics API from what the pods answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module asks pods for their metrics: in parallel, each within a deadline, and once for all queries of a
+"""Asks pods for their metrics: in parallel, each within a deadline, and once for all queries of a
 period.
 """
 

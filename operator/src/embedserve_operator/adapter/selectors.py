@@ -1,4 +1,4 @@
-"""This module parses label selectors as the Kubernetes API spells them, for the labels of metric series."""
+"""Parses label selectors as the Kubernetes API spells them, for the labels of metric series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module serves HTTPS: it says who may ask, what each path returns, and how errors are expressed."""
+"""Serves HTTPS: it says who may ask, what each path returns, and how errors are expressed."""
 
 from __future__ import annotations
 

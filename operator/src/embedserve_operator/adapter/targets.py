@@ -1,4 +1,4 @@
-"""This module finds where the metrics of a pod can be read."""
+"""Finds where the metrics of a pod can be read."""
 
 from __future__ import annotations
 

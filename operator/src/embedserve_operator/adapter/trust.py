@@ -1,4 +1,4 @@
-"""This module decides which clients are admitted, and when a new certificate may take over.
+"""Decides which clients are admitted, and when a new certificate may take over.
 
 Each replica publishes its certificates under its name in a ConfigMap, and the operator puts all of them
 into the APIService. A certificate is served only once the APIService contains it, so that no handshake

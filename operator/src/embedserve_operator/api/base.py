@@ -1,4 +1,4 @@
-"""This module holds what all types of the resource are made of: the base class, checked strings, quantities."""
+"""Holds what all types of the resource are made of: the base class, checked strings, quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the CustomResourceDefinition from the types."""
+"""Builds the CustomResourceDefinition from the types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module reads Kubernetes quantities: `500m`, `1.5`, `2Gi`, `1e3`."""
+"""Reads Kubernetes quantities: `500m`, `1.5`, `2Gi`, `1e3`."""
 
 from __future__ import annotations
 

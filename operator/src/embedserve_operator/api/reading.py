@@ -1,4 +1,4 @@
-"""This module reads objects that another version of the operator, or anybody, may have written: what fits the types is
+"""Reads objects that another version of the operator, or anybody, may have written: what fits the types is
 kept, field by field, and the rest is left out.
 """
 

@@ -1,4 +1,4 @@
-"""This module defines validation rules that the API server (CEL) and this process (Python) enforce with the
+"""Defines validation rules that the API server (CEL) and this process (Python) enforce with the
 same message.
 """
 

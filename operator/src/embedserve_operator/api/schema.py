@@ -1,4 +1,4 @@
-"""This module turns the JSON Schema that pydantic writes into the structural schema that a CRD needs.
+"""Turns the JSON Schema that pydantic writes into the structural schema that a CRD needs.
 
 The API server refuses `$ref`, `anyOf [T, null]`, `const`, `additionalProperties: false` beside properties
 and unions of types; each is rewritten here, and anything else that it would refuse is an error of this

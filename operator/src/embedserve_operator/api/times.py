@@ -1,4 +1,4 @@
-"""This module parses and formats moments and durations as the API writes them. It does not know the clock."""
+"""Parses and formats moments and durations as the API writes them. It does not know the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module keeps the key by which the operator signs its calls to pods: the private one in a Secret beside the
+"""Keeps the key by which the operator signs its calls to pods: the private one in a Secret beside the
 operator, the public one in what pods mount.
 """
 

@@ -1,4 +1,4 @@
-"""This module signs calls to pods, so that a pod takes them from the operator that leads and from nobody else.
+"""Signs calls to pods, so that a pod takes them from the operator that leads and from nobody else.
 
 A signature is a JSON Web Token (RFC 7519). It names the pod, the method, the path and the digest of the body, ends
 after a minute, and says since when this operator leads: a pod that has heard of a later leader refuses it.

@@ -1,4 +1,4 @@
-"""This module makes the children what the plan says: it applies them on the server side, prunes, and sends
+"""Makes the children what the plan says: it applies them on the server side, prunes, and sends
 nothing where nothing has changed.
 """
 

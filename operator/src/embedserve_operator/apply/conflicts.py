@@ -1,4 +1,4 @@
-"""This module decides whether a field that another manager owns is taken back, or the conflict is reported.
+"""Decides whether a field that another manager owns is taken back, or the conflict is reported.
 
 A manager that *updates* (kubectl scale, edit, a script) has acted once: its change is drift and is undone.
 A manager that *applies* (a GitOps tool, another operator) states what it wants and will state it again;

@@ -1,4 +1,4 @@
-"""This module finds out whether a live object is still what was applied.
+"""Finds out whether a live object is still what was applied.
 
 Additions by others (defaults, labels of a service mesh) do not count. What the API server answered to an apply
 does not count either, however it differs from what was sent: it spells some values in its own way, and admission

@@ -1,4 +1,4 @@
-"""This module talks to pods at their management port: it tells them which vector space the service has switched to, has
+"""Talks to pods at their management port: it tells them which vector space the service has switched to, has
 them check their own vectors, and asks for the progress of a fetch.
 
 What has passed is remembered for each run of a container, since a restarted one has forgotten it. A new

@@ -1,4 +1,4 @@
-"""This module collects what could not be done in a pass, and decides what has to wait for it.
+"""Collects what could not be done in a pass, and decides what has to wait for it.
 
 A refusal of one child keeps nothing back but what needs that child.
 """

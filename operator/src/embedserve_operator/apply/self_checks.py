@@ -1,4 +1,4 @@
-"""This module runs the self-checks of pods concurrently with the passes over their resources.
+"""Runs the self-checks of pods concurrently with the passes over their resources.
 
 A pod may take a minute, and one that does not answer takes that at every attempt. So no pass waits for it: the answer
 leads to another pass. Some pods are asked at a time, and of one namespace fewer, so that one namespace whose pods do

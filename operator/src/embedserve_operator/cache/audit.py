@@ -1,4 +1,4 @@
-"""This module finds what the watches have missed.
+"""Finds what the watches have missed.
 
 After a gap in a watch, kopf lists the objects again but does not report those that vanished meanwhile. So
 after each new list, and from time to time, the operator lists the names and versions of what exists. The

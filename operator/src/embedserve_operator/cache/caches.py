@@ -1,4 +1,4 @@
-"""This module joins the caches that one process fills and reads."""
+"""Joins the caches that one process fills and reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module keeps what is known about the cluster as a whole: nodes, RuntimeClasses, optional kinds."""
+"""Keeps what is known about the cluster as a whole: nodes, RuntimeClasses, optional kinds."""
 
 from __future__ import annotations
 

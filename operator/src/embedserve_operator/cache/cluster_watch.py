@@ -1,4 +1,4 @@
-"""This module takes in events about nodes and RuntimeClasses."""
+"""Takes in events about nodes and RuntimeClasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module remembers why the pods of Jobs cannot be created.
+"""Remembers why the pods of Jobs cannot be created.
 
 A Deployment says that in its status, a Job only by events, so those are read for a Job that stays without pods.
 """

@@ -1,4 +1,4 @@
-"""This module keeps what the watches have seen, by resource.
+"""Keeps what the watches have seen, by resource.
 
 Objects are kept as JSON text: as dictionaries or views, thousands of them would take five times the memory,
 and each one is read only in the passes over its own resource. Of pods and Jobs the text has only what their

@@ -1,4 +1,4 @@
-"""This module finds the resources that a change of a node or RuntimeClass concerns.
+"""Finds the resources that a change of a node or RuntimeClass concerns.
 
 Nodes change all the time, and most changes mean nothing for most services.
 """

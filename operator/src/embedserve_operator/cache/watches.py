@@ -1,4 +1,4 @@
-"""This module has kopf list and watch, and nothing else.
+"""Has kopf list and watch, and nothing else.
 
 Its handlers for create, update and delete would write finalizers and annotations into the user's resource.
 Its indices are not used either: with thousands of objects, each of them would wake all the others once. So

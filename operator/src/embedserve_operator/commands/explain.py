@@ -1,4 +1,4 @@
-"""This module implements `explain`: it says why the plan for a manifest is as it is, without a cluster."""
+"""Implements `explain`: it says why the plan for a manifest is as it is, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module finds what services still need on a volume of models, which `embedserve store gc` has to keep.
+"""Finds what services still need on a volume of models, which `embedserve store gc` has to keep.
 
 A service says itself what it serves. One that does not serve yet what its spec asks for needs what the spec
 names, which may be on the volume already.

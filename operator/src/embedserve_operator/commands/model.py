@@ -1,4 +1,4 @@
-"""This module implements `kubectl embedserve model`: it says which model a service serves, where it came from,
+"""Implements `kubectl embedserve model`: it says which model a service serves, where it came from,
 and what comes next.
 """
 

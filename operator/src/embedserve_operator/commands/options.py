@@ -1,4 +1,4 @@
-"""This module turns command-line options into settings."""
+"""Turns command-line options into settings."""
 
 from __future__ import annotations
 

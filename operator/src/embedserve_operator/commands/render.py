@@ -1,4 +1,4 @@
-"""This module implements `render` and `explain` for the resources in a file: their plan, and the reasons for
+"""Implements `render` and `explain` for the resources in a file: their plan, and the reasons for
 it, without a cluster.
 """
 

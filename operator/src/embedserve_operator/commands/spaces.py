@@ -1,4 +1,4 @@
-"""This module implements `kubectl embedserve spaces`: it prints the vector spaces of a service as a table."""
+"""Implements `kubectl embedserve spaces`: it prints the vector spaces of a service as a table."""
 
 from __future__ import annotations
 

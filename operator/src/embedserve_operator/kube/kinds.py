@@ -1,4 +1,4 @@
-"""This module lists the kinds of object that the operator watches or makes, and where the API serves them."""
+"""Lists the kinds of object that the operator watches or makes, and where the API serves them."""
 
 from __future__ import annotations
 

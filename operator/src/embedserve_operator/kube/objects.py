@@ -1,4 +1,4 @@
-"""This module names objects that are passed on whole, and spells values in the one form that can be compared.
+"""Names objects that are passed on whole, and spells values in the one form that can be compared.
 
 What is read of a received object is read by a view of its kind (`kube.views`).
 """

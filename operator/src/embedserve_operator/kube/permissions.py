@@ -1,4 +1,4 @@
-"""This module lists what the operator may do in the API, as the chart grants it; a test compares the two."""
+"""Lists what the operator may do in the API, as the chart grants it; a test compares the two."""
 
 from __future__ import annotations
 

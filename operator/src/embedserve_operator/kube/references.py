@@ -1,4 +1,4 @@
-"""This module refers to objects: to a resource by its key, to a child by its kind and name."""
+"""Refers to objects: to a resource by its key, to a child by its kind and name."""
 
 from __future__ import annotations
 

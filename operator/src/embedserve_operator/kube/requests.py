@@ -1,4 +1,4 @@
-"""This module defines requests to the API server, and turns answers into objects or errors."""
+"""Defines requests to the API server, and turns answers into objects or errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the HorizontalPodAutoscaler of one revision's Deployment."""
+"""Builds the HorizontalPodAutoscaler of one revision's Deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the ConfigMap with the runtime's configuration file.
+"""Builds the ConfigMap with the runtime's configuration file.
 
 Its name contains the hash of its content: a changed file is a new object, and running pods keep theirs.
 """

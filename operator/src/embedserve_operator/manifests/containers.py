@@ -1,4 +1,4 @@
-"""This module builds the two containers of a pod: one fetches the model before the start, the other serves it."""
+"""Builds the two containers of a pod: one fetches the model before the start, the other serves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the Deployment of one revision.
+"""Builds the Deployment of one revision.
 
 Its pod template is a function of the spec, the images and the inputs that it was made for: an upgrade of the
 operator that leaves the runtime image unchanged restarts no pod.

@@ -1,4 +1,4 @@
-"""This module builds the PodDisruptionBudget, where there may be two pods: a drain takes one serving pod at a
+"""Builds the PodDisruptionBudget, where there may be two pods: a drain takes one serving pod at a
 time.
 
 It bounds how many pods may be missing, not how many must be there: so it follows the number that the

@@ -1,4 +1,4 @@
-"""This module builds the Jobs that fill a volume of models: one fetches, the other converts.
+"""Builds the Jobs that fill a volume of models: one fetches, the other converts.
 
 They run where the pods of the service may run, since the first pod that uses some volumes decides forever
 where they are.

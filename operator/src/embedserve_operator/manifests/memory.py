@@ -1,4 +1,4 @@
-"""This module computes how much memory a model requests on a CPU, from the size of its files."""
+"""Computes how much memory a model requests on a CPU, from the size of its files."""
 
 from __future__ import annotations
 

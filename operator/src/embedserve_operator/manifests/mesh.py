@@ -1,4 +1,4 @@
-"""This module builds what a service mesh has to know about the pods: which ports its sidecar leaves alone, and which
+"""Builds what a service mesh has to know about the pods: which ports its sidecar leaves alone, and which
 pods get no sidecar.
 """
 

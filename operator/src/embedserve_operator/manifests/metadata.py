@@ -1,4 +1,4 @@
-"""This module builds the names, labels, annotations and owner references that all children share."""
+"""Builds the names, labels, annotations and owner references that all children share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the NetworkPolicy: clients reach the serving ports, monitoring reaches the management
+"""Builds the NetworkPolicy: clients reach the serving ports, monitoring reaches the management
 port, and the pods reach only each other and the source of their model.
 """
 

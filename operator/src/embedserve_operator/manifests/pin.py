@@ -1,4 +1,4 @@
-"""This module builds the ConfigMap that tells pods which commit a branch was found to stand for.
+"""Builds the ConfigMap that tells pods which commit a branch was found to stand for.
 
 Pods read it when they start to fetch, and only if it exists. Creating it does not change their template, so
 nothing restarts.

@@ -1,4 +1,4 @@
-"""This module decides where pods may run: what the hardware class, the image's architectures and the user
+"""Decides where pods may run: what the hardware class, the image's architectures and the user
 require of a node.
 """
 

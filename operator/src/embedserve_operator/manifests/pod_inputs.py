@@ -1,4 +1,4 @@
-"""This module holds what pods are built from: those that serve, and those of Jobs."""
+"""Holds what pods are built from: those that serve, and those of Jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the configuration file of the runtime: the contract between operator and runtime.
+"""Builds the configuration file of the runtime: the contract between operator and runtime.
 
 Only what the resource or the operator says is written; everything else keeps the default of the runtime.
 """

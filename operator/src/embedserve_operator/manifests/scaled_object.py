@@ -1,4 +1,4 @@
-"""This module builds the ScaledObject of one revision's Deployment, where KEDA decides the number of pods, and
+"""Builds the ScaledObject of one revision's Deployment, where KEDA decides the number of pods, and
 the Service that KEDA reads the pods by.
 
 KEDA makes a HorizontalPodAutoscaler of it, which carries our labels, and answers its queries itself.

@@ -1,4 +1,4 @@
-"""This module builds the Services: one that clients use, with the name of the resource, and one for each
+"""Builds the Services: one that clients use, with the name of the resource, and one for each
 vector space, with the name of that space.
 
 The first always leads to the pods of one revision, and after a switch to those of another. The others never

@@ -1,4 +1,4 @@
-"""This module builds the ServiceMonitor of the Prometheus operator.
+"""Builds the ServiceMonitor of the Prometheus operator.
 
 Metrics are read from the pods, since the Service has no management port.
 """

@@ -1,4 +1,4 @@
-"""This module reads where the source of a model is reached over the network."""
+"""Reads where the source of a model is reached over the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the volume that models are kept on: how pods mount it, what it requires of their
+"""Builds the volume that models are kept on: how pods mount it, what it requires of their
 placement, and a claim of our own.
 """
 

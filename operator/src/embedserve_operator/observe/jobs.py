@@ -1,4 +1,4 @@
-"""This module reads a Job and its pods: its progress, why it fails, and what it reported at its end."""
+"""Reads a Job and its pods: its progress, why it fails, and what it reported at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module reads nodes."""
+"""Reads nodes."""
 
 from __future__ import annotations
 

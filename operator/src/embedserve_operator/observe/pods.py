@@ -1,4 +1,4 @@
-"""This module reads a pod: its progress, why it does not serve, and what it reported about its model.
+"""Reads a pod: its progress, why it does not serve, and what it reported about its model.
 
 Pods speak through the termination messages of their containers (`observe.reports`): `fetch` reports the model
 when it succeeds, and any container reports a reason and a message when it fails.

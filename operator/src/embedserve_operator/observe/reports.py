@@ -1,4 +1,4 @@
-"""This module reads what the runtime writes at the end of a container: JSON in the termination message.
+"""Reads what the runtime writes at the end of a container: JSON in the termination message.
 
 `fetch` and `convert` report what they found when they succeed, and any container reports a reason and a
 message when it fails.

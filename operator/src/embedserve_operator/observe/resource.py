@@ -1,4 +1,4 @@
-"""This module reads the user's resource."""
+"""Reads the user's resource."""
 
 from __future__ import annotations
 

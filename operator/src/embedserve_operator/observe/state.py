@@ -1,4 +1,4 @@
-"""This module turns received objects into the observed state: everything that is known about one resource, as
+"""Turns received objects into the observed state: everything that is known about one resource, as
 frozen values.
 """
 

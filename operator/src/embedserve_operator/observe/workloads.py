@@ -1,4 +1,4 @@
-"""This module reads Deployments and autoscalers."""
+"""Reads Deployments and autoscalers."""
 
 from __future__ import annotations
 

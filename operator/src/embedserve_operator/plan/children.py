@@ -1,4 +1,4 @@
-"""This module decides which children a resource should have, and which of the existing ones may go."""
+"""Decides which children a resource should have, and which of the existing ones may go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds the conditions Ready, Reconciling, Stalled and PoolingGuessed.
+"""Builds the conditions Ready, Reconciling, Stalled and PoolingGuessed.
 
 Ready says what is served now, and is true of a service that should have no pods: it has all that it should have.
 Reconciling (on the way) and Stalled (somebody has to change something) say how far it is from what the spec

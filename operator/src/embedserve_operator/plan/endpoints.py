@@ -1,4 +1,4 @@
-"""This module decides whether a service may be given Secrets: not where its manifest chooses a server that they would
+"""Decides whether a service may be given Secrets: not where its manifest chooses a server that they would
 be sent to, unless the platform team allows that server.
 
 Who may write an EmbeddingService may not always read the Secrets of its namespace. With a server of their own choice

@@ -1,4 +1,4 @@
-"""This module holds how far a spec has been carried out, for those who build the plan from it."""
+"""Holds how far a spec has been carried out, for those who build the plan from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module handles models that belong to no family: they are converted by an export with torch, which the
+"""Handles models that belong to no family: they are converted by an export with torch, which the
 image for CPUs does not contain.
 """
 

@@ -1,4 +1,4 @@
-"""This module decides which of several failures is reported."""
+"""Decides which of several failures is reported."""
 
 from __future__ import annotations
 

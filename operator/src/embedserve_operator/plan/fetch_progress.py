@@ -1,4 +1,4 @@
-"""This module decides which pods are asked for the progress of a fetch, and what is published of their
+"""Decides which pods are asked for the progress of a fetch, and what is published of their
 answers.
 """
 

@@ -1,4 +1,4 @@
-"""This module decides what happens to a Job: it is to be started, is running, has succeeded, or was given up.
+"""Decides what happens to a Job: it is to be started, is running, has succeeded, or was given up.
 
 A Job is named after its inputs, and its result is kept in the status. A Job that has ended and was cleared
 away is not run again, unless its result has vanished from the volume. A Job that was given up is tried

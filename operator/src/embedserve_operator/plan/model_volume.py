@@ -1,4 +1,4 @@
-"""This module decides which volume the models are kept on, and what its access modes allow.
+"""Decides which volume the models are kept on, and what its access modes allow.
 
 A volume that only the pods of one node can mount keeps them together. What no arrangement of pods could
 make work is refused, so that a pod never waits for a volume that another pod holds.

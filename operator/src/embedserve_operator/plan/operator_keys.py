@@ -1,4 +1,4 @@
-"""This module brings the operator's public keys to pods that keep an earlier configuration file."""
+"""Brings the operator's public keys to pods that keep an earlier configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module pins a branch to the commit that a fetch found, so that later pods use the same one until
+"""Pins a branch to the commit that a fetch found, so that later pods use the same one until
 `refresh` or the source changes, and with it the revision.
 """
 

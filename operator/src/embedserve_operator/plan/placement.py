@@ -1,4 +1,4 @@
-"""This module says why pods find no node, from what the nodes offer and from the scheduler's own message."""
+"""Says why pods find no node, from what the nodes offer and from the scheduler's own message."""
 
 from __future__ import annotations
 

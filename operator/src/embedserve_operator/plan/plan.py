@@ -1,4 +1,4 @@
-"""This module defines the plan: frozen values that say what is to be done."""
+"""Defines the plan: frozen values that say what is to be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module makes the plan for one resource from the decisions of the other modules in this room."""
+"""Makes the plan for one resource from the decisions of the other modules in this room."""
 
 from __future__ import annotations
 

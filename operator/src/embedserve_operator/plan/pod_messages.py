@@ -1,4 +1,4 @@
-"""This module decides what the pods are told, what they are asked, and what they are labelled with."""
+"""Decides what the pods are told, what they are asked, and what they are labelled with."""
 
 from __future__ import annotations
 

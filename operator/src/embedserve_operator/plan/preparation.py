@@ -1,4 +1,4 @@
-"""This module decides what has to happen to the volume of models before pods can serve from it: a claim, a
+"""Decides what has to happen to the volume of models before pods can serve from it: a claim, a
 fetch, a conversion.
 """
 

@@ -1,4 +1,4 @@
-"""This module finds what a valid spec asks for and cannot have; each refusal is a value that says what to
+"""Finds what a valid spec asks for and cannot have; each refusal is a value that says what to
 change.
 """
 

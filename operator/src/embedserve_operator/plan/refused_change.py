@@ -1,4 +1,4 @@
-"""This module handles a change of the model that is refused, or held while there is no room for both: it returns the
+"""Handles a change of the model that is refused, or held while there is no room for both: it returns the
 manifest without the change.
 
 Meanwhile everything else in the manifest (pods, resources, the autoscaler, `suspend`)

@@ -1,4 +1,4 @@
-"""This module decides what is written on Deployments about when they were replaced.
+"""Decides what is written on Deployments about when they were replaced.
 
 How long an earlier model is kept must not hang on the published status, which anybody may edit and an older operator
 may not be able to read. So the time is written on the Deployment before the Service leads elsewhere, and goes only

@@ -1,4 +1,4 @@
-"""This module computes the revision: a short hash of everything in the spec that declares the model and its
+"""Computes the revision: a short hash of everything in the spec that declares the model and its
 vectors.
 
 Two specs with the same revision make vectors that may be compared. Replicas, resources, batching, the

@@ -1,4 +1,4 @@
-"""This module builds the revision that a spec declares: its configuration, its Deployment, and how far its
+"""Builds the revision that a spec declares: its configuration, its Deployment, and how far its
 model has been prepared; and earlier revisions that serve meanwhile or are retained.
 """
 

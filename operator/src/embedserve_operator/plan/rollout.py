@@ -1,4 +1,4 @@
-"""This module decides which revision serves: it plans the switch from an old model to a new one.
+"""Decides which revision serves: it plans the switch from an old model to a new one.
 
 The Service keeps pointing at the old revision until the new one is complete and its vectors are verified, and
 then switches in one write. A new model that cannot start takes nothing away.

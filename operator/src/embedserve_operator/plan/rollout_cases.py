@@ -1,4 +1,4 @@
-"""This module decides, by a table of cases, whether the service's Service switches to the revision that the manifest
+"""Decides, by a table of cases, whether the service's Service switches to the revision that the manifest
 asks for.
 
 Neither the check of the vectors nor `hold` is skipped because one side has no pods: without pods nothing is verified,

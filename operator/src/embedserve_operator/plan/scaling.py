@@ -1,4 +1,4 @@
-"""This module decides who sets the number of pods, and how that passes from the operator to an autoscaler.
+"""Decides who sets the number of pods, and how that passes from the operator to an autoscaler.
 
 While an autoscaler decides, the operator never sends the number. If it just left the number out, the API
 server would put in the default of 1; so a second field manager claims the number first, which the

@@ -1,4 +1,4 @@
-"""This module returns the manifest of a revision that serves while the manifest asks for another model.
+"""Returns the manifest of a revision that serves while the manifest asks for another model.
 
 A Deployment carries the part of the manifest that declares its model, and the part that says how its pods run. What
 the user writes in the same edit as the new model belongs to the new model: its memory, its class of nodes. Every later

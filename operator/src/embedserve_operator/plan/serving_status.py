@@ -1,4 +1,4 @@
-"""This module builds the part of the status that describes what is served: numbers, address, model, vector
+"""Builds the part of the status that describes what is served: numbers, address, model, vector
 space.
 """
 

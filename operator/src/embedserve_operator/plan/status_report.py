@@ -1,4 +1,4 @@
-"""This module builds the whole status that a pass publishes: what is served, and how far that is from what the
+"""Builds the whole status that a pass publishes: what is served, and how far that is from what the
 manifest asks for.
 """
 

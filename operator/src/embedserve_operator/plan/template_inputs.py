@@ -1,4 +1,4 @@
-"""This module decides which of the things that become known by and by a pod template is made for: the size of the
+"""Decides which of the things that become known by and by a pod template is made for: the size of the
 model, and a RuntimeClass that the cluster has.
 
 The size is known once the model has been fetched, often by the very pods whose memory it decides. A RuntimeClass

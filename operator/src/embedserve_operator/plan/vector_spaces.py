@@ -1,4 +1,4 @@
-"""This module finds vector spaces: which one a revision makes, which ones were served before, and which
+"""Finds vector spaces: which one a revision makes, which ones were served before, and which
 revisions of those are retained.
 
 All of it is found again in each pass, from what pods and Deployments say; the published status only adds what

@@ -1,4 +1,4 @@
-"""This module runs the process of one replica of the metrics adapter (`embedserve-operator adapter`)."""
+"""Runs the process of one replica of the metrics adapter (`embedserve-operator adapter`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds the reconcile loop: events come in, and one resource at a time is brought one pass
+"""Holds the reconcile loop: events come in, and one resource at a time is brought one pass
 further.
 """
 

@@ -1,4 +1,4 @@
-"""This module serves `/healthz`, `/readyz` and `/metrics`.
+"""Serves `/healthz`, `/readyz` and `/metrics`.
 
 The former fails when a loop has stopped, or when nothing answers at all.
 """

@@ -1,4 +1,4 @@
-"""This module holds the Lease on a thread with an event loop and a connection of its own.
+"""Holds the Lease on a thread with an event loop and a connection of its own.
 
 So a main loop that is busy for seconds, with passes over thousands of resources or because the machine has
 no time for it, does not lose the Lease. One that hangs for good does: without its heartbeat nothing is

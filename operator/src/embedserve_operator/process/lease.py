@@ -1,4 +1,4 @@
-"""This module elects the leader by one Lease, with a loop of its own.
+"""Elects the leader by one Lease, with a loop of its own.
 
 The loop of the client library stays leader over a half-open connection, among other defects. Here every
 attempt is bounded, time is measured by the local monotonic clock alone, and a leader that could not renew

@@ -1,4 +1,4 @@
-"""This module counts what the operator does, for Prometheus."""
+"""Counts what the operator does, for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module finds out which of the configured namespaces can be watched.
+"""Finds out which of the configured namespaces can be watched.
 
 One that was deleted, or in which the operator has no rights, must not keep it from working in the others. Watches
 cannot be added to a running process, nor taken away: it ends, and a new one begins with the namespaces that can be

@@ -1,4 +1,4 @@
-"""This module runs the operator process: it acquires the Lease, works while it holds it, and ends when it
+"""Runs the operator process: it acquires the Lease, works while it holds it, and ends when it
 loses it.
 """
 

@@ -1,4 +1,4 @@
-"""This module limits how often resources are looked at again: the more there are, the less often each one."""
+"""Limits how often resources are looked at again: the more there are, the less often each one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module decides which resource is worked on next.
+"""Decides which resource is worked on next.
 
 Only one worker at a time works on a key. Whatever happens meanwhile leads to one more pass, not to one pass
 for each event. A failed pass is repeated after a pause that doubles up to a limit; a new event ends the

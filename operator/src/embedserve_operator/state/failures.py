@@ -1,4 +1,4 @@
-"""This module says why a pod does not serve."""
+"""Says why a pod does not serve."""
 
 from __future__ import annotations
 

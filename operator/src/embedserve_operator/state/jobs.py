@@ -1,4 +1,4 @@
-"""This module describes Jobs, the claim that they fill, and what a conversion has reported."""
+"""Describes Jobs, the claim that they fill, and what a conversion has reported."""
 
 from __future__ import annotations
 

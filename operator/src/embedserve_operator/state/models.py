@@ -1,4 +1,4 @@
-"""This module holds what pods and Jobs have reported about a model."""
+"""Holds what pods and Jobs have reported about a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module describes nodes, and finds those on which the pods of a hardware class may run.
+"""Describes nodes, and finds those on which the pods of a hardware class may run.
 
 The same requirements are written into the node affinity of the pods (`manifests/placement`) and compared
 with the nodes here, so that what is reported is what the scheduler does.

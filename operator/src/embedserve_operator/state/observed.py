@@ -1,4 +1,4 @@
-"""This module holds what is known about one EmbeddingService at a moment: frozen values that `observe` makes
+"""Holds what is known about one EmbeddingService at a moment: frozen values that `observe` makes
 and `plan` reads.
 """
 

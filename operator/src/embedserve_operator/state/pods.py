@@ -1,4 +1,4 @@
-"""This module describes pods, and what has passed between them and the operator."""
+"""Describes pods, and what has passed between them and the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module holds the user's resource, and the child objects that exist for it."""
+"""Holds the user's resource, and the child objects that exist for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module describes Deployments and their autoscalers."""
+"""Describes Deployments and their autoscalers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module builds events: one for each change of the reason of a condition, and none for a pass that finds
+"""Builds events: one for each change of the reason of a condition, and none for a pass that finds
 nothing new.
 """
 

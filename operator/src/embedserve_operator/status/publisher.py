@@ -1,4 +1,4 @@
-"""This module is the only writer of the status: it adds times to the conditions, and publishes only what is
+"""Is the only writer of the status: it adds times to the conditions, and publishes only what is
 different.
 """
 

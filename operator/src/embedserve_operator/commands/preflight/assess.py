@@ -1,4 +1,4 @@
-"""This module assesses the facts of a cluster: it returns findings, their text, and the exit status."""
+"""Assesses the facts of a cluster: it returns findings, their text, and the exit status."""
 
 from __future__ import annotations
 

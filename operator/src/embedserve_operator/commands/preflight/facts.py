@@ -1,4 +1,4 @@
-"""This module defines the facts that `gather` finds in a cluster and that `assess` judges.
+"""Defines the facts that `gather` finds in a cluster and that `assess` judges.
 
 None stands for what the caller may not see.
 """

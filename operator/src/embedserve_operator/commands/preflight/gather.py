@@ -1,4 +1,4 @@
-"""This module asks a cluster for the facts that `assess` judges.
+"""Asks a cluster for the facts that `assess` judges.
 
 Nothing is written: the pod that tries image volumes is a dry run.
 """

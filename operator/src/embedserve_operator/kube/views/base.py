@@ -1,4 +1,4 @@
-"""This module defines what views are made of: the base class, and fields that never fail to be read.
+"""Defines what views are made of: the base class, and fields that never fail to be read.
 
 Anybody may have written an object that the API server hands out, and the types of its status are rarely
 checked. One field that is not what it should be must not stop the work on all other objects. So a view reads

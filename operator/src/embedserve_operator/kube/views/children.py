@@ -1,4 +1,4 @@
-"""This module chooses the view of a child object by its kind."""
+"""Chooses the view of a child object by its kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module defines the views of objects that belong to the cluster as a whole, and of what the API server says
+"""Defines the views of objects that belong to the cluster as a whole, and of what the API server says
 about itself.
 """
 

@@ -1,4 +1,4 @@
-"""This module defines what all objects share, lists of them, and the kinds with few fields of their own."""
+"""Defines what all objects share, lists of them, and the kinds with few fields of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module defines the view of a pod."""
+"""Defines the view of a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module defines the view of the user's resource before its spec and status are validated."""
+"""Defines the view of the user's resource before its spec and status are validated."""
 
 from __future__ import annotations
 

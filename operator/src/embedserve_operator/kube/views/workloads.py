@@ -1,4 +1,4 @@
-"""This module defines the views of what makes pods: Deployments, their autoscalers, and Jobs with their claim."""
+"""Defines the views of what makes pods: Deployments, their autoscalers, and Jobs with their claim."""
 
 from __future__ import annotations
 
