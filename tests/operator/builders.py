@@ -148,7 +148,14 @@ class Cluster:
         pods = [Pod.parse(pod) for pod in self.pods]
         before = observe(ReceivedObjects(service, self.children, pods))
         replies = {
-            pod.run_id: PodReplies(SelfCheckResult(pod.report.vector_space, pod.report.dimensions, ""))
+            pod.run_id: PodReplies(
+                SelfCheckResult(
+                    pod.report.vector_space,
+                    pod.report.dimensions,
+                    "",
+                    former_space=pod.report.former_vector_space,
+                )
+            )
             for pod in before.pods
             if pod.phase == "Ready" and pod.report is not None
         }

@@ -112,8 +112,19 @@ def _merged(model: Any, texts: Any, served: Any) -> Any:
     return served.encode(texts).tolist()
 
 
+def tokenizer(ask: Mapping[str, Any]) -> Any:
+    """Token ids of texts; the error where the tokenizer cannot be had."""
+    from transformers import AutoTokenizer
+
+    try:
+        made = AutoTokenizer.from_pretrained(ask["folder"])
+    except ValueError as error:
+        return str(error)
+    return [made(text)["input_ids"] for text in ask["texts"]]
+
+
 ORACLES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    function.__name__: function for function in (m3, dense, reranker, pylate, lora)
+    function.__name__: function for function in (m3, dense, reranker, pylate, lora, tokenizer)
 }
 
 

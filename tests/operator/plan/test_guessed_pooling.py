@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached, started, succeeded
 from tests.operator.moments import LATER
+from tests.operator.plan.test_export import EXPORTED, fetched
 
 GUESSED: dict[str, Any] = {**REPORT, "guessesPooling": True}
 STATED = hub_spec(model={"pooling": "mean"})
@@ -61,9 +63,23 @@ def test_stating_the_pooling_ends_it_once_the_new_revision_serves() -> None:
 
 
 def test_what_a_job_has_fetched_tells_it_too_and_stays_when_the_job_is_gone() -> None:
-    fetched = started(succeeded(started(Cluster(resource(cached()))), {"model": GUESSED}))
-    status = fetched.plan().status
+    found = started(succeeded(started(Cluster(resource(cached()))), {"model": GUESSED}))
+    status = found.plan().status
     assert status.fetch is not None
     assert status.fetch.guesses_pooling is True
-    gone = replace(fetched.published(), jobs=(), job_pods=())
+    gone = replace(found.published(), jobs=(), job_pods=())
     assert "PoolingGuessed" in gone.conditions()
+
+
+@pytest.mark.parametrize("is_guess", [True, False])
+def test_what_torch_exports_tells_it_where_only_the_export_could_know(is_guess: bool) -> None:
+    report = {"conversion": {**EXPORTED, "guessesPooling": is_guess}}
+    exported = started(succeeded(fetched(), report))
+    for cluster in (exported, started(replace(exported.published(), jobs=(), job_pods=()))):
+        status = cluster.plan().status
+        assert status.conversion is not None
+        assert status.conversion.guesses_pooling is (is_guess or None)
+        assert ("PoolingGuessed" in cluster.conditions()) is is_guess
+    (deployment,) = [child for child in exported.children if child["kind"] == "Deployment"]
+    noted = json.loads(deployment["spec"]["template"]["metadata"]["annotations"]["embedserve.dev/model"])
+    assert noted.get("guessesPooling", False) is is_guess, "the pods keep what the Job has found"

@@ -13,7 +13,7 @@ from embedserve_runtime.commands.cli import main
 from embedserve_runtime.commands.inspect_model import format_size
 from tests.runtime.model.identity_folders import encoder
 from tests.runtime.model.test_card import edit
-from tests.support.models import copy_of_minilm
+from tests.support.models import copy_of_minilm, small_minilm
 from tests.support.onnx_files import table_graph, unknown_family
 from tests.support.static_models import Saved
 
@@ -144,6 +144,21 @@ def test_a_scaling_of_positions_that_is_not_done_is_said(
     assert main(["inspect", str(folder)]) == 0
     said = "config.json: rotary_scaling_factor: texts end at max_trained_positions, 20 tokens"
     assert re.search(rf"^Ignored +{said}$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_what_the_tokenizers_class_decides_against_tokenizer_json_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_minilm(tmp_path / "model")
+    assert main(["inspect", str(folder)]) == 0
+    before = capsys.readouterr().out
+    assert "Tokenizer " not in before
+    edit(folder / "tokenizer_config.json", do_lower_case=False)
+    assert main(["inspect", str(folder)]) == 0
+    after = capsys.readouterr().out
+    said = r"do_lower_case = false \(tokenizer_config.json\), against lowercase = true of tokenizer.json"
+    assert re.search(rf"^Tokenizer +{said}$", after, re.MULTILINE)
+    assert re.findall("vs2-.*", after) != re.findall("vs2-.*", before)
 
 
 @pytest.mark.parametrize(("precision", "share"), [("float32", 1), ("bfloat16", 2)])

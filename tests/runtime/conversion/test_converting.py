@@ -319,7 +319,16 @@ def test_the_command_prints_and_leaves_what_it_made(
     printed = json.loads(capsys.readouterr().out)
     assert json.loads(log.read_text()) == printed
     conversion = printed["conversion"]
-    assert list(conversion) == ["artifact", "vectorSpace", "dimensions", "outputs", "chosen", "variants"]
+    assert list(conversion) == [
+        "artifact",
+        "vectorSpace",
+        "formerVectorSpace",
+        "dimensions",
+        "outputs",
+        "guessesPooling",
+        "chosen",
+        "variants",
+    ]
     assert list(conversion["variants"][0]) == [
         "precision",
         "published",

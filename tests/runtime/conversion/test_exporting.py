@@ -42,9 +42,9 @@ def ernie(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config_of(source: Path, store: Path) -> RuntimeConfig:
+def config_of(source: Path, store: Path, pooling: str = "mean") -> RuntimeConfig:
     return load_config(
-        flags={"model": {"source": str(source), "store": store, "pooling": "mean"}, "engine": {"threads": 1}}
+        flags={"model": {"source": str(source), "store": store, "pooling": pooling}, "engine": {"threads": 1}}
     )
 
 
@@ -72,8 +72,9 @@ def test_a_model_of_no_family_is_exported_equals_transformers_and_is_served_from
     runner = load_runner(config)
     assert runner.card.vector_space == result["vectorSpace"]
     assert np.abs(embed(runner, TEXTS) - of_transformers(ernie)).max() <= FP32_MAX_ABS_DIFF
-    again = convert(config_of(ernie, tmp_path / "other"))
+    again = convert(config_of(ernie, tmp_path / "other", pooling="auto"))
     assert (again["artifact"], again["vectorSpace"]) == (result["artifact"], result["vectorSpace"])
+    assert (again["guessesPooling"], result["guessesPooling"]) == (True, False)
 
 
 def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(ernie: Path, tmp_path: Path) -> None:

@@ -50,6 +50,21 @@ def test_the_best_static_form_is_close(outliers: float, offset: float) -> None:
     assert compute_quantization_error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
 
 
+@pytest.mark.parametrize("greatest", [127, 63])
+def test_a_static_form_is_scored_with_the_weights_that_are_written(greatest: int) -> None:
+    rows = inputs(outliers=30)
+    form, found = choose_static(WEIGHT, seen(rows), greatest)
+    quantised, scales = quantize_static(WEIGHT, form, greatest)
+    assert form.factors is not None
+    levels = np.clip(np.rint(rows / form.factors / form.scale) + form.zero_point, 0, 255) - form.zero_point
+    written = (levels * form.scale) @ (quantised * scales)
+    want = rows @ WEIGHT
+    error = np.mean(((written - want) ** 2).sum(axis=1) / (want**2).sum(axis=1))
+    # Scored on the columns of a sample, here all of them.
+    assert found == pytest.approx(error, rel=1e-3)
+    assert np.abs(quantised).max() == greatest
+
+
 def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
     rows = inputs(outliers=30)
     plain = StaticQuantization(None, np.float32((rows.max() - rows.min()) / 255), 128)

@@ -150,7 +150,12 @@ CASES: dict[str, tuple[Any, dict[str, Any], tuple[bool, bool]]] = {
         (True, False),
     ),
     "Llama without a flag": (ENDS, {"tokenizer_class": "LlamaTokenizer"}, (False, True)),
-    "no class": (BEGINS, {"add_eos_token": True}, (True, False)),
+    "no class, which is Llama's by the model's type": (BEGINS, {"add_eos_token": True}, (True, True)),
+    "a class that transformers 4 does not know": (
+        BEGINS,
+        {"tokenizer_class": "TokenizersBackend", "add_eos_token": True},
+        (True, False),
+    ),
 }
 
 

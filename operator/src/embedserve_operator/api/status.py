@@ -173,6 +173,8 @@ class FetchStatus(JobStatus):
     """Length of a vector."""
     vector_space: str | None = None
     """Identity of its vector space."""
+    former_vector_space: str | None = None
+    """What releases before vs2- called the same vector space; absent where they had another one."""
     licence: str | None = None
     """Licence, as the source names it."""
     outputs: Outputs = ()
@@ -214,10 +216,15 @@ class ConversionStatus(JobStatus):
     """Name of the artifact in the cache."""
     vector_space: str | None = None
     """Identity of its vector space: that of the model."""
+    former_vector_space: str | None = None
+    """What releases before vs2- called the same vector space; absent where they had another one."""
     dimensions: int | None = None
     """Length of a vector."""
     outputs: Outputs = ()
     """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    guesses_pooling: bool | None = None
+    """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
+    conversion did not say."""
     chosen: str | None = None
     """Variant that is served unless `model.precision` names another: the fastest that passed."""
     fallback: str | None = None

@@ -208,6 +208,7 @@ class _SelfCheckAnswer(View):
     """Holds what a pod answers when it proves its vectors."""
 
     vector_space: Text = Field(alias="vector_space")
+    former_vector_space: Text = Field(alias="former_vector_space")
     compute: Text
     min_cosine: Number = Field(alias="min_cosine")
     dimensions: Count
@@ -219,7 +220,8 @@ def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
     found = _SelfCheckAnswer.parse_json(answer)
     space, dimensions = found.vector_space or None, found.dimensions or None
     if status == HTTPStatus.OK and space is not None:
-        return SelfCheckResult(space, dimensions, "", found.compute or None, found.min_cosine)
+        former = found.former_vector_space or None
+        return SelfCheckResult(space, dimensions, "", found.compute or None, found.min_cosine, former)
     if found.problems:
         problem = "; ".join(map(str, found.problems))
     elif status == 0:

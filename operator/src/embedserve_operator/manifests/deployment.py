@@ -219,6 +219,7 @@ def format_report(report: ModelReport) -> Manifest:
         "sizeBytes": report.size_bytes,
         "dimensions": report.dimensions,
         "vectorSpace": report.vector_space,
+        "formerVectorSpace": report.former_vector_space,
         "licence": report.licence,
         "outputs": list(report.outputs) or None,
         "guessesPooling": report.guesses_pooling or None,

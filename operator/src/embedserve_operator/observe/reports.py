@@ -31,6 +31,7 @@ class ReportedModel(View):
     size_bytes: Count
     dimensions: Count
     vector_space: Text
+    former_vector_space: Text
     licence: Text
     outputs: Items[StrictStr]
     needs_export: Flag
@@ -56,10 +57,12 @@ class ReportedConversion(View):
 
     artifact: Text
     vector_space: Text
+    former_vector_space: Text
     chosen: Text
     variants: Items[ReportedVariant]
     dimensions: Count
     outputs: Items[StrictStr]
+    guesses_pooling: Flag
 
 
 class TerminationMessage(View):
@@ -88,6 +91,7 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
         needs_export=reported.needs_export,
         onnx_outputs=reported.onnx_outputs,
         guesses_pooling=reported.guesses_pooling,
+        former_vector_space=reported.former_vector_space or None,
     )
 
 
@@ -100,6 +104,8 @@ def read_conversion_report(reported: ReportedConversion) -> ConversionReport:
         variants=tuple(_read_variant(variant) for variant in reported.variants),
         dimensions=reported.dimensions or None,
         outputs=reported.outputs,
+        guesses_pooling=reported.guesses_pooling,
+        former_vector_space=reported.former_vector_space or None,
     )
 
 

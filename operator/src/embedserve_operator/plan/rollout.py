@@ -23,6 +23,7 @@ from embedserve_operator.plan.rollout_cases import (
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
     RetainedRevision,
+    find_former_names,
     find_previous_spaces,
     find_retained_revisions,
     find_unexpected_pods,
@@ -128,7 +129,7 @@ def _decide_state(
         RolloutFacts(
             policy=_choose_policy(spec, desired),
             serving=_classify_serving(observed, current, old),
-            space=_compare_spaces(old, new),
+            space=_compare_spaces(old, new, find_former_names(observed, desired.revision)),
             desired=readiness,
             has_replicas=desired.replicas > 0,
             is_held=spec.rollout.hold,
@@ -142,10 +143,11 @@ def _choose_policy(spec: EmbeddingServiceSpec, desired: DesiredRevision) -> Poli
     return "InPlace" if desired.is_sole_user and asked == "BlueGreen" else asked
 
 
-def _compare_spaces(old: str | None, new: str | None) -> SpaceChange:
+def _compare_spaces(old: str | None, new: str | None, former: frozenset[str]) -> SpaceChange:
+    """Compare the spaces of two revisions. former: what releases before `vs2-` called the new one."""
     if old is None or new is None:
         return "Unknown"
-    return "Same" if old == new else "Other"
+    return "Same" if old == new or old in former else "Other"
 
 
 def is_complete(deployment: DeploymentState, fingerprint: str, replicas: int) -> bool:

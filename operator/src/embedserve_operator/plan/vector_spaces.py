@@ -58,6 +58,18 @@ def find_vector_space(observed: ObservedState, revision: str) -> str | None:
     return before
 
 
+def find_former_names(observed: ObservedState, revision: str) -> frozenset[str]:
+    """Return what releases before `vs2-` called the vector space that a revision makes, as its pods or a Job report it.
+
+    While a service is upgraded, pods of both releases are ready and name one vector space by two identities.
+    """
+    space = find_vector_space(observed, revision)
+    named = {pod.former_space for pod in observed.list_pods(revision) if pod.space == space}
+    if observed.fetched is not None and observed.fetched.report.vector_space == space:
+        named.add(observed.fetched.report.former_vector_space)
+    return frozenset(name for name in named if name is not None)
+
+
 def _find_recorded_space(observed: ObservedState, revision: str) -> str | None:
     deployment = observed.find_deployment(revision)
     if deployment is not None and deployment.space:
@@ -113,14 +125,14 @@ def find_min_cosine(observed: ObservedState, revision: str) -> float | None:
 def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:
     """Return the previous vector spaces, the latest first, once the Service selects `serving`."""
     now = find_vector_space(observed, serving)
+    former = find_former_names(observed, serving)
     published = {one.space: one for one in _find_published_spaces(observed, serving, now)}
     found = published | {
         one.space: one for one in _find_replaced_deployments(observed, serving, now, published)
     }
+    others = [one for one in found.values() if one.space not in former]
     # Of equal times, the one that is replaced now is the latest.
-    latest = sorted(
-        found.values(), key=lambda one: (-one.replaced_at, one.revision != observed.serving_revision)
-    )
+    latest = sorted(others, key=lambda one: (-one.replaced_at, one.revision != observed.serving_revision))
     return tuple(latest[:MAX_PREVIOUS_SPACES])
 
 
@@ -202,8 +214,12 @@ def find_unexpected_pods(observed: ObservedState, revision: str) -> tuple[PodSta
     has moved.
     """
     space = find_vector_space(observed, revision)
+    names = {space, *find_former_names(observed, revision)}
     return tuple(
         pod
         for pod in observed.list_pods(revision)
-        if pod.phase == "Ready" and pod.space is not None and pod.space != space
+        if pod.phase == "Ready"
+        and pod.space is not None
+        and pod.space not in names
+        and (space is None or pod.former_space != space)
     )

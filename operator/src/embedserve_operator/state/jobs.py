@@ -42,6 +42,10 @@ class ConversionReport:
     dimensions: int | None = None
     outputs: tuple[str, ...] = ()
     """What requests can ask for, in the words of the API."""
+    guesses_pooling: bool = False
+    """Whether no file of the model says how to pool, and the mean is taken; False too where nothing was reported."""
+    former_vector_space: str | None = None
+    """What releases before `vs2-` called the same vector space."""
 
 
 @dataclass(frozen=True, slots=True)

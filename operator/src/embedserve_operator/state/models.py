@@ -23,6 +23,9 @@ class ModelReport:
     """What an ONNX file of the model can give; None where nothing was reported."""
     guesses_pooling: bool = False
     """Whether no file of the model says how to pool, and the mean is taken; False too where nothing was reported."""
+    former_vector_space: str | None = None
+    """What releases before `vs2-` called the same vector space; None where they had another one, or nothing was
+    reported."""
     needs_export: bool = False
     """Whether the model belongs to no family of the runtime: its outputs are known only after it was exported.
     """

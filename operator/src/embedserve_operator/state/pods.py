@@ -22,6 +22,8 @@ class SelfCheckResult:
     """Precision that the pod computes its vectors in; None where it did not report it."""
     min_cosine: float | None = None
     """How far they are from those of a more exact precision; None where that was not measured."""
+    former_space: str | None = None
+    """What releases before `vs2-` called the vector space; None where they had another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,10 @@ class PodState:
         if self.self_check is not None and self.self_check.space is not None:
             return self.self_check.space
         return self.report.vector_space if self.report is not None else None
+
+    @property
+    def former_space(self) -> str | None:
+        """What releases before `vs2-` called the vector space that the pod makes, as far as it is known."""
+        if self.self_check is not None and self.self_check.space is not None:
+            return self.self_check.former_space
+        return self.report.former_vector_space if self.report is not None else None

@@ -60,6 +60,7 @@ def describe_fetched_model(
         **source,
         "dimensions": card.pipeline.dimensions,
         "vectorSpace": card.vector_space,
+        "formerVectorSpace": card.former_vector_space,
         "outputs": card.output_names,
         "onnxOutputs": list_onnx_outputs(card),
         "guessesPooling": card.guesses_pooling,

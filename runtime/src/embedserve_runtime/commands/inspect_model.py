@@ -72,6 +72,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "adapterTask": card.adapter_task,
         "adapterTasks": list(card.adapter_tasks),
         "ignoredSettings": list(card.ignored_settings),
+        "tokenizerOverrides": list(card.tokenizer.overrides),
         "engines": {kind: reason or "yes" for kind, reason in _check_routed_engines(card).items()},
         "artifact": _find_artifact(card, config),
         "memory": _plan_memory(card, ModelTensors(located.folder), config),
@@ -224,6 +225,8 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             f"{name}{' (served)' if name == facts['adapterTask'] else ''}" for name in facts["adapterTasks"]
         )
         yield "Adapter tasks", [", ".join(tasks)]
+    if facts["tokenizerOverrides"]:
+        yield "Tokenizer", facts["tokenizerOverrides"]
     if facts["ignoredSettings"]:
         yield "Ignored", facts["ignoredSettings"]
     if facts["batchQuantizers"]:

@@ -19,17 +19,22 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import LexicalHead, Task
 from embedserve_runtime.parity.corpus import choose_evenly, pair_texts
+from embedserve_runtime.parity.long_texts import choose_lengths, tokenize_long_texts
 from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, compare_texts, is_out_of_reach
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
-# Tokens of a batch, and of one text, which is cut to so many.
+# Tokens of a batch, and of one text of the corpus, which is cut to so many; longer ones are tried beside it.
 BATCH_TOKENS = 1024
 MAX_TOKENS = 128
 # Tokens of all texts together, and floating-point operations of the layers on them: of a larger model fewer texts are
 # run, so that a benchmark takes seconds and not minutes.
 CORPUS_TOKENS = 4096
 CORPUS_OPERATIONS = 1.2e12
+# Tokens of the long texts together, and operations of the layers on them: of a model of some billion parameters these
+# texts are shorter, or there are none.
+LONG_TOKENS = 4096
+LONG_OPERATIONS = 2 * CORPUS_OPERATIONS
 # The corpus is run again until this long has passed or it ran so many times; the fastest run counts.
 TIMED_SECONDS = 0.5
 TIMED_RUNS = 3
@@ -50,6 +55,13 @@ def tokenize_corpus(card: ModelCard, texts: Sequence[str], share: float = 1.0) -
         read = [*tokenizer.encode(texts, card.default_prompt_text, TRUNCATE)]
     tokens = min(CORPUS_TOKENS, CORPUS_OPERATIONS / count_operations(card.encoder))
     return [read[number] for number in choose_evenly([*map(len, read)], int(tokens * share))]
+
+
+def tokenize_longest(card: ModelCard, texts: Sequence[str]) -> list[Tokens]:
+    """Tokenize one text of each of a few lengths beyond the corpus's, up to the longest that the model takes."""
+    tokens = int(min(LONG_TOKENS, LONG_OPERATIONS / count_operations(card.encoder)))
+    lengths = choose_lengths(min(card.max_length, tokens), MAX_TOKENS, tokens)
+    return tokenize_long_texts(card, texts, lengths)
 
 
 def count_operations(encoder: Encoder) -> int:
@@ -90,11 +102,12 @@ class ParityLimits:
 
 
 class Benchmark:
-    """Runs every variant on the same batches, which hold texts of similar length."""
+    """Runs every variant on the same batches, which hold texts of similar length, and then on long texts one by one."""
 
-    def __init__(self, card: ModelCard, texts: Sequence[Tokens]) -> None:
-        """texts: sorted by length."""
-        self._texts = len(texts)
+    def __init__(self, card: ModelCard, texts: Sequence[Tokens], long_texts: Sequence[Tokens] = ()) -> None:
+        """texts: sorted by length; the speed is measured on them alone."""
+        self._texts = len(texts) + len(long_texts)
+        self._long_batches = [PackedBatch.pack([text]) for text in long_texts]
         self._batches: list[PackedBatch] = []
         held: list[Tokens] = []
         for text in texts:
@@ -104,7 +117,7 @@ class Benchmark:
             held.append(text)
         self._batches.append(PackedBatch.pack(held))
         self._card = card
-        self._weighed_ids = find_weighed_ids(card, self._batches)
+        self._weighed_ids = find_weighed_ids(card, [*self._batches, *self._long_batches])
 
     def run(
         self, runner: Runner, limits: ParityLimits | None = None, clock: Clock = time.perf_counter
@@ -131,6 +144,10 @@ class Benchmark:
                     return BenchmarkResult(ModelOutputs.join(parts), tokens / (clock() - start))
             best = max(best, tokens / (clock() - start))
             if clock() - began > TIMED_SECONDS:
+                break
+        for batch in self._long_batches:
+            parts.append(self._get_outputs(runner.run(batch, wanted)))
+            if limits is not None and self._is_out_of_reach(parts, limits):
                 break
         return BenchmarkResult(ModelOutputs.join(parts), best)
 

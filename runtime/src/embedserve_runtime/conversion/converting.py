@@ -22,6 +22,7 @@ from embedserve_runtime.conversion.benchmark import (
     ParityLimits,
     describe_variant,
     tokenize_corpus,
+    tokenize_longest,
 )
 from embedserve_runtime.conversion.calibration import build_probing_engine, observe_ranges
 from embedserve_runtime.conversion.exporting import export
@@ -142,8 +143,10 @@ def _describe_result(card: ModelCard, artifact: Artifact | None) -> Mapping[str,
     return {
         "artifact": None if artifact is None else artifact.name,
         "vectorSpace": card.vector_space,
+        "formerVectorSpace": card.former_vector_space,
         "dimensions": card.pipeline.dimensions,
         "outputs": card.output_names,
+        "guessesPooling": card.guesses_pooling,
         **report.model_dump(by_alias=True, mode="json"),
     }
 
@@ -157,7 +160,8 @@ class ArtifactWriter:
         self._inputs = inputs
         self._threads = threads
         self._checkpoint = open_encoder_tensors(card, tensors)
-        self._benchmark = Benchmark(card, tokenize_corpus(card, read_parity_texts()))
+        texts = read_parity_texts()
+        self._benchmark = Benchmark(card, tokenize_corpus(card, texts), tokenize_longest(card, texts))
         self._seconds: dict[str, float] = {}
         self._heads = load_heads(card, tensors, self._checkpoint)
         self._standard_outputs = inputs.outputs[1:]

@@ -49,6 +49,11 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
             "settings of the model change no vector and are ignored",
             extra={"settings": card.ignored_settings},
         )
+    if card.tokenizer.overrides:
+        log.info(
+            "the tokenizer's class decides otherwise than tokenizer.json",
+            extra={"overrides": card.tokenizer.overrides},
+        )
     if card.guesses_pooling:
         log.warning("no file of the model says how to pool; the mean is a guess, set model.pooling")
     tensors = ModelTensors(located.folder)

@@ -45,11 +45,14 @@ OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
 class TokenizerSettings:
     """The settings that decide the token ids of a text.
 
-    content: of tokenizer.json. digest: of what that says besides truncation and padding, which the runtime sets itself.
+    content: of tokenizer.json, as the folder's tokenizer class has it. digest: of what that says besides truncation and
+        padding, which the runtime sets itself.
     max_token_id: the largest id that it gives.
     lowercase: whether texts are lower-cased first (sentence_bert_config `do_lower_case`).
     adds_special_tokens: whether tokenizer.json's special tokens are put around a text.
     truncation_side: the side on which long texts are truncated where a request does not say it.
+    splits_special_tokens: whether a special token that a text writes out is read as other text is.
+    overrides: what is not as the folder's tokenizer.json says, one sentence each.
     """
 
     content: bytes = field(repr=False, compare=False, metadata=NOT_HASHED)
@@ -58,6 +61,8 @@ class TokenizerSettings:
     lowercase: bool
     adds_special_tokens: bool = True
     truncation_side: Literal["left", "right"] = "right"
+    splits_special_tokens: bool = False
+    overrides: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from embedserve_runtime.model.bundled_onnx import (
     read_graph_config,
 )
 from embedserve_runtime.model.card import ModelCard, TokenizerSettings
+from embedserve_runtime.model.class_settings import ResolvedTokenizer, resolve_tokenizer
 from embedserve_runtime.model.config_overrides import (
     resolve_max_length,
     resolve_pipeline,
@@ -37,9 +38,8 @@ from embedserve_runtime.model.config_overrides import (
     resolve_rows_pipeline,
 )
 from embedserve_runtime.model.dense_modules import ModuleEntry
-from embedserve_runtime.model.end_tokens import read_tokenizer
 from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
-from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.graph_pipeline import choose_dense_output, resolve_graph_pipeline
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import (
@@ -171,7 +171,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
     else:
         pipeline = resolve_rows_pipeline(count_outputs(head), settings, layout)
-    card = _build_card(source, layout, encoder, pipeline, read_tokenizer(encoder_files))
+    card = _build_card(source, layout, encoder, pipeline, resolve_tokenizer(encoder_files))
     return replace(
         card,
         task=task,
@@ -276,7 +276,7 @@ def _describe_graph(
         pipeline = resolve_rows_pipeline(graph.width or 0, settings, layout)
     _check_transformer(layout.transformer, head, settings.task)
     return replace(
-        _build_card(source, layout, encoder, pipeline, read_tokenizer(encoder_files)),
+        _build_card(source, layout, encoder, pipeline, resolve_tokenizer(encoder_files)),
         task=task,
         head=head,
         guesses_pooling=guesses_pooling,
@@ -299,7 +299,10 @@ def _describe_static(source: CardSource, layout: ModelLayout, table: StaticTable
     pipeline = resolve_pipeline(table.encoder, layout, settings)
     if table.normalize is not None:
         pipeline = replace(pipeline, normalize=table.normalize)
-    tokenizer = source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
+    # sentence-transformers reads tokenizer.json alone.
+    tokenizer = ResolvedTokenizer(
+        source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
+    )
     return _replace_body(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
@@ -312,7 +315,7 @@ def _describe_words(source: CardSource, layout: ModelLayout, table: WordTable) -
     modules = replace(layout.modules, transformer=layout.modules.words or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, transformer=TransformerModule())
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
-    tokenizer = source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
+    tokenizer = resolve_tokenizer(source.files.enter_folder(layout.modules.transformer))
     card = _build_card(source, layout, table.encoder, pipeline, tokenizer)
     return replace(_replace_body(card, table), task=Task.SPARSE)
 
@@ -324,9 +327,13 @@ def _replace_body(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
 
 
 def _build_card(
-    source: CardSource, layout: ModelLayout, encoder: Encoder, pipeline: Pipeline, tokenizer: ModelFile
+    source: CardSource,
+    layout: ModelLayout,
+    encoder: Encoder,
+    pipeline: Pipeline,
+    tokenizer: ResolvedTokenizer,
 ) -> ModelCard:
-    """What every card has; heads and bodies are laid over it. tokenizer: tokenizer.json as it is to be read."""
+    """What every card has; heads and bodies are laid over it."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
     max_length, own_max_length = resolve_max_length(encoder, layout, settings)
@@ -338,12 +345,14 @@ def _build_card(
         max_length=max_length,
         own_max_length=own_max_length,
         tokenizer=TokenizerSettings(
-            tokenizer.as_bytes(),
-            digest_tokenizer(tokenizer),
-            find_max_token_id(tokenizer),
+            tokenizer.file.as_bytes(),
+            digest_tokenizer(tokenizer.file),
+            find_max_token_id(tokenizer.file),
             layout.transformer.lowercase,
             adds_special_tokens=layout.transformer.adds_special_tokens,
             truncation_side=layout.truncation_side,
+            splits_special_tokens=tokenizer.splits_special_tokens,
+            overrides=tokenizer.overrides,
         ),
         prompts=MappingProxyType(prompts),
         added_prompts=tuple(sorted(settings.prompts.keys() - layout.prompts.keys())),

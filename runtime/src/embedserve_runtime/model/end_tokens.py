@@ -11,23 +11,20 @@ A folder without either flag is left to tokenizer.json, which transformers wrote
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.tokenizer_classes import OWN_CODE, TOKENIZER_CONFIG_FILE
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_special_tokens, read_token_ids
 
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-FAST = "Fast"
-OWN_QWEN2 = ".Qwen2TokenizerFast"
+GTE_QWEN2 = f"{OWN_CODE}Qwen2Tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
-class _TokenizerClass:
+class _EndTokens:
     """What a class of tokenizers does where tokenizer_config.json does not say it.
 
     bos, eos: the tokens; None for a token that the class never adds. adds_bos: whether texts begin with `bos`. Of no
@@ -39,23 +36,32 @@ class _TokenizerClass:
     adds_bos: bool
 
 
-_LLAMA = _TokenizerClass("<s>", "</s>", adds_bos=True)
-# By name, without "Fast".
-CLASSES: Mapping[str, _TokenizerClass] = MappingProxyType(
+_LLAMA = _EndTokens("<s>", "</s>", adds_bos=True)
+CLASSES: Mapping[str, _EndTokens] = MappingProxyType(
     {
         "LlamaTokenizer": _LLAMA,
         "CodeLlamaTokenizer": _LLAMA,
-        "GemmaTokenizer": _TokenizerClass("<bos>", "<eos>", adds_bos=True),
-        "CohereTokenizer": _TokenizerClass("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", adds_bos=True),
-        "GPTNeoXTokenizer": _TokenizerClass("<|endoftext|>", "<|endoftext|>", adds_bos=False),
+        "GemmaTokenizer": _EndTokens("<bos>", "<eos>", adds_bos=True),
+        "CohereTokenizer": _EndTokens("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", adds_bos=True),
+        "GPTNeoXTokenizer": _EndTokens("<|endoftext|>", "<|endoftext|>", adds_bos=False),
+        GTE_QWEN2: _EndTokens(None, "<|endoftext|>", adds_bos=False),
     }
 )
-_GTE_QWEN2 = _TokenizerClass(None, "<|endoftext|>", adds_bos=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EndTemplate:
+    """The tokens that a text begins and ends with, None for no token.
+
+    post_processor: what puts them there, as tokenizer.json writes it.
+    """
+
+    bos: str | None
+    eos: str | None
+    post_processor: Mapping[str, object]
 
 
 class _TokenizerConfigFile(FileModel):
-    tokenizer_class: str | None = None
-    auto_map: object = None
     add_bos_token: bool | None = None
     add_eos_token: bool | None = None
 
@@ -76,48 +82,37 @@ class _TokenizerFile(FileModel):
     post_processor: _PostProcessor | None = None
 
 
-def find_end_tokens(files: ModelFiles) -> tuple[str | None, str | None] | None:
-    """Return the tokens that a text begins and ends with by the folder's tokenizer class, each None for no token; None
-    where tokenizer.json decides. Raises ModelInvalid."""
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
-    kind = _find_class(config)
-    if kind is None or (config.add_bos_token is None and config.add_eos_token is None):
-        return None
-    named = read_special_tokens(files, ("bos_token", "eos_token"))
-    adds_bos = kind.adds_bos if config.add_bos_token is None else config.add_bos_token
-    return (
-        named.get("bos_token", kind.bos) if adds_bos and kind.bos is not None else None,
-        named.get("eos_token", kind.eos) if config.add_eos_token else None,
-    )
-
-
-def read_tokenizer(files: ModelFiles) -> ModelFile:
-    """Return tokenizer.json as the folder's tokenizer class would have it: with its own template where that puts other
-    tokens around a text than the file. Raises ModelFileMissing or ModelInvalid."""
-    file = files.require(TOKENIZER_FILE)
-    ends = find_end_tokens(files)
+def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate | None:
+    """Return the template that a folder's tokenizer class has in the place of tokenizer.json's post-processor; None
+    where that puts the same tokens around a text. Raises ModelInvalid."""
+    ends = _find_end_tokens(files, tokenizer_class)
     if ends is None:
-        return file
-    content = file.parse(dict[str, Any])
+        return None
     bos, eos = ends
     wanted = [token for token in (bos, "A", eos) if token is not None]
-    if _find_single_template(file.parse(_TokenizerFile).post_processor) == wanted:
-        return file
+    if _find_single_template(files.parse(TOKENIZER_FILE, _TokenizerFile).post_processor) == wanted:
+        return None
     ids = read_token_ids(files)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
         if token is not None and token not in ids:
             raise ModelInvalid(
                 f"{files.path / TOKENIZER_CONFIG_FILE}: {flag} asks for {token}, which {TOKENIZER_FILE} does not have"
             )
-    changed = {**content, "post_processor": _build_template(bos, eos, ids)}
-    return ModelFile(file.path, json.dumps(changed, ensure_ascii=False).encode())
+    return EndTemplate(bos, eos, _build_template(bos, eos, ids))
 
 
-def _find_class(config: _TokenizerConfigFile) -> _TokenizerClass | None:
-    match config.auto_map:
-        case {"AutoTokenizer": [_, str(own)]} if own.endswith(OWN_QWEN2):
-            return _GTE_QWEN2
-    return CLASSES.get((config.tokenizer_class or "").removesuffix(FAST))
+def _find_end_tokens(files: ModelFiles, tokenizer_class: str | None) -> tuple[str | None, str | None] | None:
+    """Return the tokens that a text begins and ends with, each None for no token; None where tokenizer.json decides."""
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
+    ends = CLASSES.get(tokenizer_class or "")
+    if ends is None or (config.add_bos_token is None and config.add_eos_token is None):
+        return None
+    named = read_special_tokens(files, ("bos_token", "eos_token"))
+    adds_bos = ends.adds_bos if config.add_bos_token is None else config.add_bos_token
+    return (
+        named.get("bos_token", ends.bos) if adds_bos and ends.bos is not None else None,
+        named.get("eos_token", ends.eos) if config.add_eos_token else None,
+    )
 
 
 def _find_single_template(processor: _PostProcessor | None) -> list[str] | None:

@@ -35,6 +35,8 @@ def compute_former_identity(
     those of `identify_vector_space`."""
     if card.adapter is not None or (card.body is None and not card.tokenizer.adds_special_tokens):
         return None  # LoRA adapters and `add_special_tokens` of sentence_bert_config.json were ignored
+    if card.tokenizer.splits_special_tokens:
+        return None  # as was `split_special_tokens`
     if isinstance(card.body, BundledOnnx) and card.body.rows is not None and card.pipeline.dense:
         return None  # Dense modules after the vectors of an ONNX file were ignored
     of_documents = _identify_route(card, documents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -142,3 +143,15 @@ def parse_tokenizer(file: ModelFile) -> Tokenizer:
             return Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ModelInvalid(f"{file.path} cannot be read: {error}") from error
+
+
+def flatten_steps(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
+    """List the steps of a normalizer or pre-tokenizer, with nested sequences flattened.
+
+    children: the key of a sequence's steps.
+    """
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        return [leaf for child in part[children] for leaf in flatten_steps(child, children)]
+    return [part]

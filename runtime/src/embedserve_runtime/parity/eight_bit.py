@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, MeasuredParity, PackedBatch
+from embedserve_runtime.engines.base import FloatArray, MeasuredParity, PackedBatch, Tokens
 from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.heads.dense import pool
@@ -20,6 +21,7 @@ from embedserve_runtime.parity.corpus import (
     read_calibration_texts,
     read_parity_texts,
 )
+from embedserve_runtime.parity.long_texts import MAX_TOKENS, join_words
 from embedserve_runtime.parity.measures import weight_cosines
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -29,18 +31,25 @@ SAMPLE_TOKENS = 8192
 
 
 def build_sample(card: ModelCard) -> PackedBatch:
-    """Build a batch of texts of the corpus, tokenized as the model gets them."""
-    return _build_batch(card, read_parity_texts())
+    """Build a batch of texts of the corpus, tokenized as the model gets them, and of one as long as the model takes."""
+    corpus, longest = read_parity_texts(), min(card.max_length, MAX_TOKENS)
+    more = _tokenize(replace(card, max_length=longest), [join_words(corpus, longest)])
+    return _build_batch(_tokenize(card, corpus), SAMPLE_TOKENS - longest, more)
 
 
 def build_calibration(card: ModelCard) -> PackedBatch:
     """Build a batch of the texts that ranges are taken from, none of which is measured."""
-    return _build_batch(card, read_calibration_texts())
+    return _build_batch(_tokenize(card, read_calibration_texts()), SAMPLE_TOKENS)
 
 
-def _build_batch(card: ModelCard, corpus: Sequence[str]) -> PackedBatch:
-    texts = TextTokenizer.from_card(card).encode(corpus, "", TruncationRules(truncate=True))
-    return PackedBatch.pack([texts[number] for number in choose_evenly([*map(len, texts)], SAMPLE_TOKENS)])
+def _tokenize(card: ModelCard, texts: Sequence[str]) -> Sequence[Tokens]:
+    return TextTokenizer.from_card(card).encode(texts, "", TruncationRules(truncate=True))
+
+
+def _build_batch(texts: Sequence[Tokens], tokens: int, more: Sequence[Tokens] = ()) -> PackedBatch:
+    """Pack so many tokens of the texts, of all lengths, and all of `more`."""
+    chosen = choose_evenly([*map(len, texts)], tokens)
+    return PackedBatch.pack([*(texts[number] for number in chosen), *more])
 
 
 def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> MeasuredParity:

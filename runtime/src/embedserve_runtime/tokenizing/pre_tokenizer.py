@@ -13,7 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, pre_tokenizers
 
-from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS, flatten_steps
+from embedserve_runtime.model.vocabulary import flatten_steps
+from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS
 
 WordEncoder = Callable[[str], list[int]]
 

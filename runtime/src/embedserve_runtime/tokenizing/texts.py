@@ -99,6 +99,7 @@ class TextTokenizer:
             tokenizer = Tokenizer.from_str(card.tokenizer.content.decode())
         except Exception as error:  # the library raises plain Exception
             raise ModelInvalid(f"tokenizer.json cannot be read: {error}") from error
+        tokenizer.encode_special_tokens = card.tokenizer.splits_special_tokens
         if card.tokenizer.lowercase:
             lowercase_first(tokenizer)
         vocabulary = card.encoder.embeddings.vocabulary

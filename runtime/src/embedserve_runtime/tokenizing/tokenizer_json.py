@@ -14,6 +14,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, normalizers
 
 from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.vocabulary import flatten_steps
 
 # Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word, and no
 # normalizer looks across. The pattern is narrower than it could be (no punctuation, no rare blanks), and so always
@@ -209,15 +210,3 @@ def _are_words_context_free(tokenizer_json: Mapping[str, Any]) -> bool:
 
 def _is_bert(tokenizer_json: Mapping[str, Any]) -> bool:
     return (tokenizer_json["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
-
-
-def flatten_steps(part: dict[str, Any] | None, children: str) -> list[dict[str, Any]]:
-    """List the steps of a normalizer or pre-tokenizer, with nested sequences flattened.
-
-    children: the key of a sequence's steps.
-    """
-    if part is None:
-        return []
-    if part["type"] == "Sequence":
-        return [leaf for child in part[children] for leaf in flatten_steps(child, children)]
-    return [part]

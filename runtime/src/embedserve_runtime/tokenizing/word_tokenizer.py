@@ -16,12 +16,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from embedserve_runtime.engines.base import FlatTokens, Int32Array
+from embedserve_runtime.model.vocabulary import flatten_steps
 from embedserve_runtime.tokenizing.pre_tokenizer import (
     INDEPENDENT_CHARACTER,
     build_word_encoder,
     read_pre_tokenizer_settings,
 )
-from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS, flatten_steps
+from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS
 
 # Some 200 bytes each. Words that do not come again among the next so many are forgotten.
 MAX_WORDS = 32_768

@@ -33,6 +33,7 @@ async def selfcheck(request: Request) -> Response:
     engine = service.engines[0]
     found = SelfCheck(
         vector_space=card.vector_space,
+        former_vector_space=card.former_vector_space,
         compute=engine.compute_precision,
         min_cosine=None if engine.served_parity is None else engine.served_parity.min_cosine,
         dimensions=card.pipeline.dimensions,

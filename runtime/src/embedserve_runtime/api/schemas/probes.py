@@ -44,6 +44,11 @@ class SelfCheck(ApiModel):
     """Answer of `GET /selfcheck`; sound vectors have no problems."""
 
     vector_space: VectorSpace
+    former_vector_space: str | None = Field(
+        default=None,
+        description="The identity that releases before `vs2-` gave it; null where they ran the model in another way.",
+        examples=["vs1-0978181612db7ef023ab"],
+    )
     compute: str = Field(
         description="What computes the vectors: a number type, with the digest of a converted file.",
         examples=["int8@1f0c54d0a9e2", "float32"],
