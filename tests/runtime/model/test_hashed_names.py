@@ -65,7 +65,7 @@ HASHED_NAMES = {
     "StaticTable": "dimensions max_length normalize tensor token_characters unknown vocabulary",
     "Task": "classify embed multi_vector rerank sparse",
     "TokenPooling": "factor normalize protected",
-    "TokenizerSettings": "adds_special_tokens digest lowercase truncation_side",
+    "TokenizerSettings": "adds_special_tokens digest lowercase splits_special_tokens truncation_side",
     "Value": "element name shape",
     "WordTable": "max_length vocabulary",
 }

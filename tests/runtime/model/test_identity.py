@@ -72,7 +72,9 @@ def change_weight(folder: Path) -> None:
 
 def change_tokenizer(folder: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
-    content["normalizer"]["lowercase"] = not content["normalizer"]["lowercase"]
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
