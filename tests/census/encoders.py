@@ -40,6 +40,16 @@ LONG = {"max_position_embeddings": 4 * MAX_TOKENS}
 GEMMA = {**DECODER, "sliding_window": 6, "hidden_activation": "gelu_pytorch_tanh"}
 # A cap of 50, as the repositories have it, would change nothing here.
 GEMMA2 = {**GEMMA, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
+# Global layers of other heads.
+EMBEDDING_GEMMA2 = {
+    **DECODER,
+    "sliding_window": 6,
+    "sliding_window_pattern": 2,
+    "global_head_dim": 12,
+    "num_global_key_value_heads": 1,
+    "hidden_size_per_layer_input": 14,
+    "embedding_dim": 40,
+}
 DEBERTA = {
     **SHAPE,
     "relative_attention": True,
@@ -195,6 +205,9 @@ ENCODERS: Mapping[str, EncoderKind] = {
         tokenizers.save_gemma,
         GEMMA2,
         _own_code("modeling_gemma2.CodeXEmbedModel2B"),
+    ),
+    "embedding-gemma2": EncoderKind(
+        "EmbeddingGemma2Text", tokenizers.save_gemma, EMBEDDING_GEMMA2, layouts.publish_embedding_gemma2
     ),
     "gemma3": EncoderKind("Gemma3Text", tokenizers.save_gemma, GEMMA),
     "gemma3-bidirectional": EncoderKind(

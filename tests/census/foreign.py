@@ -65,7 +65,6 @@ FOREIGN: Mapping[str, ForeignEncoder] = {
     "qwen3-vl": ForeignEncoder("qwen3_vl", "Qwen3VLForConditionalGeneration"),
     "qwen3-5": ForeignEncoder("qwen3_5", "Qwen3_5ForConditionalGeneration"),
     "pplx-contextual": ForeignEncoder("pplx_contextual_qwen3_5", "PPLXContextualModel"),
-    "embedding-gemma2": ForeignEncoder("embedding_gemma2", "EmbeddingGemma2Model"),
     "c2llm": ForeignEncoder("c2llm", "C2LLMForEmbedding"),
     "unknown": ForeignEncoder("", "Model"),
     "contextual-document-embedding": ForeignEncoder("", "ContextualDocumentEmbeddingTransformer"),

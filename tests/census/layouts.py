@@ -121,6 +121,22 @@ def publish_llama_bidirectional(folder: Path) -> None:
     )
 
 
+def publish_embedding_gemma2(folder: Path) -> None:
+    """The whole model: the part that reads text below its name, beside what reads images and sound."""
+    towers = ("vision_tower.encoder", "embed_vision", "audio_tower.layers", "embed_audio")
+    tensors = {f"{name}.embedding_projection.weight": torch.randn(4, 6) for name in towers}
+    edit_tensors(folder, renamed={"": "language_model."}, added=tensors)
+    path = folder / "config.json"
+    config = {
+        "architectures": ["EmbeddingGemma2Model"],
+        "model_type": "embedding_gemma2",
+        "text_config": read_json(path),
+        "vision_config": {"model_type": "gemma4_vision", "hidden_size": 4},
+        "audio_config": {"model_type": "gemma4_audio", "hidden_size": 4},
+    }
+    write_json(path, config)
+
+
 def publish_gte_qwen2(folder: Path) -> None:
     """Code of its own for the model, which config.json says enough of, and for the tokenizer, which adds the end."""
     edit_config(

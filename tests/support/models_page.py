@@ -229,6 +229,15 @@ TABLE = (
         heads=("Gemma", "Gemma2"),
     ),
     FamilyRow(
+        "EmbeddingGemma 2",
+        ("embedding_gemma2", "embedding_gemma2_text"),
+        ("embedding_gemma2",),
+        "texts only, of up to 32,768 tokens: the towers for images and sound are neither loaded nor part of the "
+        "identity; not in the fused kernels",
+        "unknown layer types",
+        ("google/embeddinggemma-2",),
+    ),
+    FamilyRow(
         "Gemma 3 text, EmbeddingGemma",
         ("gemma3_text",),
         ("gemma3",),
@@ -252,8 +261,8 @@ not supported, the server does not start, and the message names the file and the
 |---|---|---|---|
 """
 ROTARY = """
-Rotary scaling may be default, linear, dynamic (up to the trained length, where it has no effect), yarn, llama3, or
-GTE's ntk. Every other type is refused.
+Rotary scaling may be default, linear, dynamic (up to the trained length, where it has no effect), yarn, llama3,
+proportional, or GTE's ntk. Every other type is refused.
 
 ## Adapters by task
 

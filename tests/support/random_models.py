@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from embedserve_runtime.model.architecture import Encoder, TensorSource
+from embedserve_runtime.model.architecture import Encoder
+from embedserve_runtime.model.parameter_names import TensorSource
 from tests.support.model_shapes import describe_shape
 from tests.support.models import minilm_folder
 

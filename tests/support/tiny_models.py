@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.architecture import Embeddings, Encoder
 from embedserve_runtime.model.card import ModelCard, TokenizerSettings
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
@@ -18,6 +18,7 @@ from embedserve_runtime.model.heads.description import (
     SparsePooling,
     Task,
 )
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.pipeline import Pipeline, Pooling
 from embedserve_runtime.tokenizing import TextTokenizer
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from transformers import (
+    EmbeddingGemma2TextConfig,
+    EmbeddingGemma2TextModel,
     EuroBertConfig,
     EuroBertModel,
     Gemma2Config,
@@ -77,6 +79,18 @@ gemma2 = rows_of(
     query_pre_attn_scalar=7,
     attn_logit_softcapping=2.0,
 )
+embedding_gemma2 = rows_of(
+    EmbeddingGemma2TextModel,
+    EmbeddingGemma2TextConfig,
+    **SHAPE,
+    head_dim=10,
+    global_head_dim=12,
+    num_global_key_value_heads=1,
+    sliding_window=5,
+    sliding_window_pattern=2,
+    hidden_size_per_layer_input=14,
+    embedding_dim=22,
+)
 gemma3 = rows_of(
     Gemma3TextModel,
     Gemma3TextConfig,
@@ -124,6 +138,24 @@ DECODERS = (
         query_pre_attn_scalar=70,
         layer_types=["full_attention", "sliding_attention", "full_attention"],
         rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0},
+    ),
+    embedding_gemma2("embedding_gemma2, heads of two sizes"),
+    embedding_gemma2(
+        "embedding_gemma2, part of the global heads turned",
+        rope_parameters={
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1000.0,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+        },
+    ),
+    embedding_gemma2(
+        "embedding_gemma2, biases, one layer, silu",
+        num_hidden_layers=1,
+        attention_bias=True,
+        hidden_activation="silu",
     ),
     gemma3("gemma3, causal, window of 6"),
     gemma3("gemma3, bidirectional, even window", use_bidirectional_attention=True),

@@ -32,11 +32,10 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
     RelativeBuckets,
-    TensorSource,
 )
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.parameter_names import ParameterNames, TensorSource
 
 HEADS = 4
 VOCABULARY = 31

@@ -75,9 +75,29 @@ class Naive:
             x = self._linear(x, "embeddings.projection")
         if not embeddings.norm_first:
             x = self._norm(x, embeddings.norm, "embeddings.norm")
+        given = self._layer_inputs(x)
         for number, layer in enumerate(self.encoder.layers):
             x = self._layer(x, layer, f"layers.{number}")
-        return self._norm(x, self.encoder.final_norm, "final_norm")
+            if self.encoder.layer_inputs is not None:
+                x = self._add_layer_input(x, given[:, number], f"layers.{number}.layer_input")
+        x = self._norm(x, self.encoder.final_norm, "final_norm")
+        return x if self.encoder.output is None else self._linear(x, "output")
+
+    def _layer_inputs(self, embeddings: Float64) -> Float64:
+        """(tokens, layers, width)."""
+        inputs = self.encoder.layer_inputs
+        if inputs is None:
+            return embeddings
+        projected = inputs.scale * self._linear(embeddings, "layer_inputs.projection")
+        by_layer = projected.reshape(len(embeddings), len(self.encoder.layers), inputs.width)
+        return self._norm(by_layer, inputs.norm, "layer_inputs.norm")
+
+    def _add_layer_input(self, x: Float64, given: Float64, name: str) -> Float64:
+        inputs = self.encoder.layer_inputs
+        assert inputs is not None
+        gate = ACTIVATIONS[inputs.activation](self._linear(x, f"{name}.gate"))
+        mixed = self._linear(gate * given, f"{name}.projection")
+        return self.values[f"{name}.factor"] * (x + self._norm(mixed, inputs.norm, f"{name}.norm"))
 
     def _layer(self, x: Float64, layer: Layer, name: str) -> Float64:
         def norm(value: Float64, which: str) -> Float64:
@@ -133,6 +153,8 @@ class Naive:
         query = self._heads(x, attention, f"{name}.query")
         key = self._heads(x, attention, f"{name}.key")
         value = self._linear(x, f"{name}.value").reshape(len(x), attention.kv_heads, attention.head_size)
+        if attention.value_norm_eps is not None:
+            value = value / np.sqrt((value**2).mean(-1, keepdims=True) + attention.value_norm_eps)
         if attention.rotary is not None:
             query, key = rotated(query, attention.rotary), rotated(key, attention.rotary)
         attended = np.empty((len(x), attention.heads, attention.head_size))

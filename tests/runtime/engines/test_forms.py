@@ -26,18 +26,18 @@ from embedserve_runtime.model.architecture import (
     Encoder,
     Experts,
     Layer,
+    LayerInputs,
     Mlp,
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
     QkNorm,
     QkNormScope,
     RelativeBuckets,
     Rotary,
-    TensorSource,
 )
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
+from embedserve_runtime.model.parameter_names import ParameterNames, TensorSource
 from tests.runtime.engines.engines import ENGINES
 from tests.runtime.engines.naive import Naive
 from tests.support.tolerances import TINY_MODEL_MAX_ABS_DIFF
@@ -123,6 +123,9 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "capped scores with ALiBi": (
         with_attention(ATTENTION, soft_cap=0.5, distance_bias=Alibi((0.5, 0.25, 0.125))),
     ),
+    "norm of values": (with_attention(ATTENTION, value_norm_eps=0.01),),
+    "norm of values, one key head": (with_attention(GROUPED, kv_heads=1, value_norm_eps=1e-6),),
+    "heads of two sizes": (with_attention(GROUPED, window=WINDOW), with_attention(ATTENTION, head_size=12)),
     "norms first": (replace(LAYER, placement=NormPlacement.PRE),) * 2,
     "norms first, none before the first attention": (
         replace(LAYER, placement=NormPlacement.PRE, attention_norm=False),
@@ -166,7 +169,11 @@ OUTER: dict[str, tuple[Embeddings, Norm | None]] = {
 
 
 def encoder_of(
-    layers: tuple[Layer, ...], embeddings: Embeddings = EMBEDDINGS, final_norm: Norm | None = None
+    layers: tuple[Layer, ...],
+    embeddings: Embeddings = EMBEDDINGS,
+    final_norm: Norm | None = None,
+    layer_inputs: LayerInputs | None = None,
+    output: int | None = None,
 ) -> Encoder:
     """An encoder whose checkpoint uses our own names."""
     without_names = Encoder(
@@ -177,6 +184,8 @@ def encoder_of(
         layers=layers,
         final_norm=final_norm,
         parameter_names=ParameterNames(("",), MappingProxyType({})),
+        layer_inputs=layer_inputs,
+        output=output,
     )
     sources = {p.pattern: (TensorSource(p.pattern),) for p in without_names.parameters()}
     return replace(without_names, parameter_names=ParameterNames(("",), MappingProxyType(sources)))
@@ -217,6 +226,17 @@ def test_embeddings_and_final_norm_compute_what_their_description_says(
     embeddings, final_norm = OUTER[form]
     layers = (replace(LAYER, placement=NormPlacement.PRE),)
     assert_equals_the_description(tmp_path, encoder_of(layers, embeddings, final_norm), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("placement", [NormPlacement.PRE, NormPlacement.SANDWICH])
+def test_inputs_by_layer_and_a_product_at_the_end_compute_what_their_description_says(
+    tmp_path: Path, placement: NormPlacement, engine: str
+) -> None:
+    layers = (replace(LAYER, placement=placement, norm=RMS_NORM),) * 3
+    inputs = LayerInputs(width=7, scale=0.3, activation=Activation.GELU_TANH, norm=RMS_NORM)
+    encoder = encoder_of(layers, final_norm=RMS_NORM, layer_inputs=inputs, output=11)
+    assert_equals_the_description(tmp_path, encoder, engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

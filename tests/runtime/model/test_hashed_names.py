@@ -20,7 +20,7 @@ HASHED_NAMES = {
     "Alibi": "slopes",
     "Attention": (
         "causal disentangled distance_bias head_size heads kv_heads output_bias qk_norm qkv_bias rotary scale "
-        "soft_cap window"
+        "soft_cap value_norm_eps window"
     ),
     "BundledOnnx": "contents hidden inputs origin pad pad_side rows rows_are size weights width",
     "ClassifierHead": "labels layers padding pooling scores template",
@@ -30,7 +30,7 @@ HASHED_NAMES = {
         "buckets content_to_position max_distance norm position_to_content shared_projections span"
     ),
     "Embeddings": "norm norm_first positions scale token_types vocabulary width",
-    "Encoder": "embeddings final_norm hidden_size layers max_tokens",
+    "Encoder": "embeddings final_norm hidden_size layer_inputs layers max_tokens output",
     "Experts": "activation chosen count intermediate",
     "HeadLayer": "activation divisor in_features norm out_features residual rows",
     "LateInteraction": (
@@ -38,6 +38,7 @@ HASHED_NAMES = {
         "skipped skipped_roles"
     ),
     "Layer": "attention attention_norm convolution inner_norm mlp norm placement",
+    "LayerInputs": "activation norm scale width",
     "LexicalHead": "dropped layers vocabulary",
     "LoraAdapter": "replaced scales",
     "Mlp": "activation down_bias gated intermediate up_bias",

@@ -41,6 +41,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "yarn that does not stretch": YARN | {"factor": 1.0},
     "yarn whose ramp has no width": YARN | {"beta_fast": 1.0, "beta_slow": 1.0, "truncate": False},
     "yarn without the original length": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0},
+    "proportional, a quarter": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 1_000_000.0,
+    },
+    "proportional, all, divided": {"rope_type": "proportional", "factor": 2.0, "rope_theta": 10_000.0},
     "llama3": LLAMA3,
     "llama3, nearly all interpolated": LLAMA3 | {"low_freq_factor": 0.001, "high_freq_factor": 500.0},
 }
@@ -87,7 +93,7 @@ def test_ntk_scaling_by_a_factor_of_one_changes_nothing() -> None:
     assert tuple(compute_ntk_frequencies(500.0, 16, 1.0, 0.625).tolist()) == plain.inverse_frequencies
 
 
-@pytest.mark.parametrize("kind", ["longrope", "su", "proportional", "mrope"])
+@pytest.mark.parametrize("kind", ["longrope", "su", "mrope"])
 def test_an_unknown_type_is_refused_by_name(kind: str) -> None:
     with pytest.raises(UnsupportedArchitecture, match=f"config.json: rope_type = '{kind}' is not supported"):
         describe_rotary(CONFIG, RopeParameters(type=kind), 16, max_positions=100)

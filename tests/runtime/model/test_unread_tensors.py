@@ -20,6 +20,8 @@ from transformers import (
     BertModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
+    EmbeddingGemma2Config,
+    EmbeddingGemma2Model,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PretrainedConfig,
@@ -170,3 +172,20 @@ def test_a_pickle_is_held_to_the_same(bert: Path) -> None:
     torch.save({**tensors, "linear.weight": torch.ones(2, 24)}, bert / "pytorch_model.bin")
     with pytest.raises(UnsupportedArchitecture, match=r"the tensor linear\.weight \[2, 24\]"):
         card_of(bert)
+
+
+def test_what_reads_images_and_sound_beside_text_is_neither_read_nor_part_of_the_vector_space(
+    tmp_path: Path,
+) -> None:
+    text = {**SHAPE, "num_attention_heads": 4, "head_dim": 6, "global_head_dim": 8, "embedding_dim": 20}
+    model = tiny(tmp_path, EmbeddingGemma2Model, EmbeddingGemma2Config(text_config=text))
+    assert model.config.vision_config is None
+    write_modules(tmp_path, word_embedding_dimension=20, pooling_mode_mean_tokens=True)
+    card = card_of(tmp_path)
+    assert card.pipeline.dimensions == 20
+    with_tensor(tmp_path, "vision_tower.encoder.weight", 4, 6)
+    with_tensor(tmp_path, "embed_audio.embedding_projection.weight", 24, 6)
+    assert card_of(tmp_path).vector_space == card.vector_space
+    with_tensor(tmp_path, "language_model.another.weight", 4, 6)
+    with pytest.raises(UnsupportedArchitecture, match=r"language_model\.another\.weight"):
+        card_of(tmp_path)

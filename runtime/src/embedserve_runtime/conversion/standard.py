@@ -114,7 +114,7 @@ class _OutputTail:
         """Write the output; gives its declaration."""
         shape: list[str | int]
         if name == HIDDEN:
-            width = self._card.encoder.hidden_size
+            width = self._card.encoder.width
             made = self._lay_out(OUTPUT, width)
             shape = ["batch", "length", width]
         elif name == ROWS:
@@ -161,7 +161,7 @@ class _OutputTail:
             case Pooling.LAST:
                 last = graph.add("Sub", graph.add("Squeeze", "ends", second), second)
                 return graph.add("Gather", OUTPUT, last)
-        size = self._card.encoder.hidden_size
+        size = self._card.encoder.width
         laid, mask = self._lay_out(OUTPUT, size), graph.add("Unsqueeze", MASK, graph.add_integers(2))
         if pooling is Pooling.MAX:
             least = self._add_number("least", np.finfo(np.float32).min)

@@ -104,7 +104,7 @@ def _dense(card: ModelCard) -> ModelCard:
     """The card of a model with plain vectors, which stand for whatever the model makes."""
     if card.main_output is Output.DENSE and card.query is None:
         return card
-    size = card.encoder.hidden_size
+    size = card.encoder.width
     plain = Pipeline((Pooling.MEAN,), (), normalize=True, dimensions=size, full_dimensions=size)
     return replace(
         card, task=Task.EMBED, head=None, token_heads=(), query=None, body=None, pipeline=plain, ranges=None

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.architecture import Encoder, TensorSource
+from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, StoredTensors, resolve
 from embedserve_runtime.model.lora import FACTORS, PREFIX, LoraAdapter, find_module
+from embedserve_runtime.model.parameter_names import TensorSource
 from embedserve_runtime.model.stacked_factors import StackedFactors
 from embedserve_runtime.model.tensors import ModelTensors
 

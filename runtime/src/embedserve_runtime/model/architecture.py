@@ -1,19 +1,18 @@
 """The declarative description of an encoder: what a family file returns and what every engine interprets.
 
 Pure data, no tensors. Linear weights keep the checkpoint's layout (out_features, in_features). `parameters` lists
-every tensor that a description needs under our own name; `ParameterNames` says where a checkpoint keeps it.
+every tensor that a description needs under our own name; `parameter_names` says where a checkpoint keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.canonical import NOT_HASHED
-
-Shape = tuple[int, ...]
+from embedserve_runtime.model.parameter_names import Parameter, ParameterNames, Shape
 
 
 class NormKind(StrEnum):
@@ -151,6 +150,7 @@ class Attention:
     causal: query i sees keys j <= i. window: query i sees keys with |i - j| <= window; None sees all. A query that
     sees no key gets zeros.
     soft_cap: cap(x) = soft_cap * tanh(x / soft_cap); None leaves x as it is.
+    value_norm_eps: of an RMS norm without weights of each head's values; None where there is none.
     """
 
     heads: int
@@ -166,6 +166,7 @@ class Attention:
     distance_bias: Alibi | RelativeBuckets | None = None
     disentangled: Disentangled | None = None
     soft_cap: float | None = None
+    value_norm_eps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,23 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """What each layer reads of the embeddings beside its input (Gemma's per-layer embeddings).
+
+    Of the embeddings e: s = norm(scale * P e) of each layer, (width,); parameters `layer_inputs.projection.weight`
+    (layers * width, hidden), layer after layer, and `layer_inputs.norm.weight`. A layer's output y becomes
+    factor * (y + norm(project(activation(gate(y)) * s))); parameters `layer_input.gate.weight` (width, hidden),
+    `layer_input.projection.weight` (hidden, width), `layer_input.norm.weight` and `layer_input.factor` (1,).
+    norm: RMS.
+    """
+
+    width: int
+    scale: float
+    activation: Activation
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Attention, then MLP, with `norm` placed as `placement` says.
 
@@ -229,48 +247,12 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSource:
-    """Where a parameter is stored: in a checkpoint tensor, or in one of `parts` equal row blocks of it (fused
-    products).
-
-    transpose: the checkpoint keeps it as (in_features, out_features).
-    """
-
-    tensor: str
-    part: int = 0
-    parts: int = 1
-    transpose: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterNames:
-    """The map from our parameter names to a checkpoint's.
-
-    prefixes: put before every tensor name, tried in order; the first under which the word embeddings exist is taken.
-    sources: our name, with `{layer}` for the layer's number, to the places it may lie at, tried in order.
-    """
-
-    prefixes: tuple[str, ...]
-    sources: Mapping[str, tuple[TensorSource, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A tensor that an architecture needs.
-
-    name: ours; pattern: the same with `{layer}` for the layer's number.
-    """
-
-    name: str
-    pattern: str
-    layer: int | None
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
 class Encoder:
     """An encoder, described once. max_tokens: the longest sequence that it can take.
 
+    layer_inputs: of layers with norms before or around their branches.
+    output: columns of a product without a bias behind the final norm, parameter `output.weight` (output, hidden);
+        None without one.
     ignored: what config.json says and is not done since no sequence of up to `max_tokens` depends on it, as
     `file: key`.
     """
@@ -283,14 +265,30 @@ class Encoder:
     final_norm: Norm | None
     parameter_names: ParameterNames = field(metadata=NOT_HASHED)
     ignored: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
+    layer_inputs: LayerInputs | None = None
+    output: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of the final hidden states."""
+        return self.output or self.hidden_size
 
     def parameters(self) -> Iterator[Parameter]:
         """List every tensor that the description needs, with its shape."""
         for name, shape in self._iterate_outer_shapes():
             yield Parameter(name, name, None, shape)
         for number, layer in enumerate(self.layers):
-            for name, shape in _iterate_layer_shapes(layer, self.hidden_size):
+            for name, shape in self._iterate_shapes_of(layer):
                 yield Parameter(f"layers.{number}.{name}", f"layers.{{layer}}.{name}", number, shape)
+
+    def _iterate_shapes_of(self, layer: Layer) -> Iterator[tuple[str, Shape]]:
+        hidden, inputs = self.hidden_size, self.layer_inputs
+        yield from _iterate_layer_shapes(layer, hidden)
+        if inputs is not None:
+            yield from _iterate_linear_shapes("layer_input.gate", inputs.width, hidden, False)
+            yield from _iterate_linear_shapes("layer_input.projection", hidden, inputs.width, False)
+            yield from _iterate_norm_shapes("layer_input.norm", hidden, inputs.norm)
+            yield "layer_input.factor", (1,)
 
     def _iterate_outer_shapes(self) -> Iterator[tuple[str, Shape]]:
         hidden, embeddings = self.hidden_size, self.embeddings
@@ -305,6 +303,14 @@ class Encoder:
         of_norm = width if embeddings.norm_first else hidden
         yield from _iterate_norm_shapes("embeddings.norm", of_norm, embeddings.norm)
         yield from _iterate_norm_shapes("final_norm", hidden, self.final_norm)
+        if self.output is not None:
+            yield from _iterate_linear_shapes("output", self.output, hidden, False)
+        if self.layer_inputs is not None:
+            inner = self.layer_inputs.width
+            yield from _iterate_linear_shapes(
+                "layer_inputs.projection", len(self.layers) * inner, hidden, False
+            )
+            yield from _iterate_norm_shapes("layer_inputs.norm", inner, self.layer_inputs.norm)
         # One table for all layers: the first layer that has such a term describes it.
         for attention in (layer.attention for layer in self.layers):
             if isinstance(attention.distance_bias, RelativeBuckets):

@@ -17,11 +17,12 @@ from embedserve_runtime.errors import (
     UnsupportedArchitecture,
 )
 from embedserve_runtime.model import families
-from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.architecture import Embeddings, Encoder
 from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, read_placeholder_ids
 from embedserve_runtime.store.manifest import hash_file
 

@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
-from embedserve_runtime.model.architecture import Encoder, Parameter, ParameterNames, TensorSource
+from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import FileModel, read_file
+from embedserve_runtime.model.parameter_names import Parameter, ParameterNames, TensorSource
 from embedserve_runtime.model.pickles import ADVICE, can_read, read_pickle
 
 SINGLE_FILE = "model.safetensors"

@@ -41,7 +41,7 @@ def resolve_pipeline(
     usual = (Pooling.CLS,) if takes_first else (Pooling.MEAN,)
     normalize = modules.normalize or takes_first
     poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
-    size = encoder.hidden_size * len(poolings)
+    size = encoder.width * len(poolings)
     for layer in modules.dense:
         if layer.in_features != size:
             raise ModelInvalid(

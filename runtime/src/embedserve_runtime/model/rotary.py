@@ -90,7 +90,7 @@ def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_p
 
     dimensions: of a head; max_positions: the longest sequence of the model.
     """
-    if settings.partial_rotary_factor not in (None, 1.0):
+    if settings.partial_rotary_factor not in (None, 1.0) and settings.kind != "proportional":
         raise UnsupportedArchitecture(
             f"{path}: partial_rotary_factor = {settings.partial_rotary_factor} is not supported"
         )
@@ -110,6 +110,8 @@ def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_p
             found = compute_ntk_frequencies(
                 base, dimensions, _read_number(path, settings, "factor"), settings.mixed_b
             )
+        case "proportional":
+            found = _compute_proportional(settings, base, dimensions)
         case "yarn":
             found, scaling = _compute_yarn(settings, base, dimensions, max_positions)
         case "llama3":
@@ -147,6 +149,14 @@ def compute_ntk_frequencies(
     stretch = np.exp(rate * np.arange(1, half + 1, dtype=np.float32) ** np.float32(mixed_b))
     scaled: Frequencies = (compute_frequencies(base, dimensions) / stretch).astype(np.float32)
     return scaled
+
+
+def _compute_proportional(settings: RopeParameters, base: float, dimensions: int) -> Frequencies:
+    """The plain frequencies on the first part of the dimensions, and none on the others."""
+    found = compute_frequencies(base, dimensions)
+    found[int((settings.partial_rotary_factor or 1.0) * dimensions // 2) :] = 0.0
+    divided: Frequencies = found / np.float32(settings.factor or 1.0)
+    return divided
 
 
 def _compute_yarn(

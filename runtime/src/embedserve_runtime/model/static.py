@@ -20,9 +20,10 @@ from pydantic import PositiveInt
 from tokenizers import Tokenizer
 
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
-from embedserve_runtime.model.architecture import Embeddings, Encoder, ParameterNames
+from embedserve_runtime.model.architecture import Embeddings, Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
 from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
 

@@ -63,6 +63,11 @@ STRAYS = (
     StrayTensors("a language-model head", r"(generator|discriminator)_(predictions|lm_head)\..*", "electra"),
     StrayTensors("a language-model head", r"(predictions|sop_classifier)\..*", "albert"),
     StrayTensors("the table of words once more", r"(shared|encoder\.embed_tokens)\.weight", "t5"),
+    StrayTensors(
+        "what reads images and sound",
+        r"(model\.)?(vision_tower|embed_vision|audio_tower|embed_audio)\..*",
+        "embedding_gemma2",
+    ),
     StrayTensors("labels of texts", r"classifier\..*|score\.(weight|bias)", architectures=(CLASSIFIER,)),
     StrayTensors("labels of texts", r"pre_classifier\..*", "distilbert", (CLASSIFIER,)),
     StrayTensors("labels of texts", r"head\.(dense|norm)\.(weight|bias)", "modernbert", (CLASSIFIER,)),

@@ -53,7 +53,8 @@ def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, n
     graph = parts.graph
     joint = parts.write_product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
-    if not (layer.qk_norm or layer.rotary or layer.kv_heads != layer.heads):
+    is_plain = layer.qk_norm is None and layer.rotary is None and layer.value_norm_eps is None
+    if is_plain and layer.kv_heads == layer.heads:
         return FusedQKV(joint, inner)
     query, key, value = graph.add_many(
         "Split", joint, graph.add_integers(inner, kv_inner, kv_inner), outputs=3, axis=1
@@ -61,6 +62,11 @@ def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, n
     if layer.qk_norm is not None:
         query = _write_head_norm(parts, query, layer, f"{name}.query_norm")
         key = _write_head_norm(parts, key, layer, f"{name}.key_norm")
+    if layer.value_norm_eps is not None:
+        ones = graph.add_constant(f"ones:{layer.head_size}", np.ones(layer.head_size, dtype=np.float32))
+        rows = graph.add("Reshape", value, graph.add_integers(-1, layer.head_size))
+        normed = graph.add("SimplifiedLayerNormalization", rows, ones, axis=-1, epsilon=layer.value_norm_eps)
+        value = graph.add("Reshape", normed, graph.add_integers(-1, kv_inner))
     if layer.rotary is not None:
         query = _write_rotation(graph, query, layer.rotary, layer.heads, max_tokens)
         key = _write_rotation(graph, key, layer.rotary, layer.kv_heads, max_tokens)

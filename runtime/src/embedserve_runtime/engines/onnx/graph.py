@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import write_attention
 from embedserve_runtime.engines.onnx.feed_forward import write_convolution, write_mlp
+from embedserve_runtime.engines.onnx.layer_inputs import write_layer_input, write_layer_inputs
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
@@ -69,7 +70,10 @@ def build(
     The weights stay outside the message, since protobuf ends at 2 GiB and a copy of them would double the memory.
     """
     graph = GraphWriter()
-    hidden = _write_encoder(Parts(graph, weights, has_attention_mask=has_attention_mask), encoder)
+    parts = Parts(graph, weights, has_attention_mask=has_attention_mask)
+    hidden = _write_encoder(parts, encoder)
+    if encoder.output is not None:
+        hidden = parts.write_product(hidden, ["output"], bias=False)
     graph.nodes.append(helper.make_node("Identity", [hidden], [OUTPUT]))
     # Constants of the graph itself are needed for its shapes while it is loaded, so they go inside.
     small = {name: value for name, value in graph.initializers.items() if value.dtype == np.int64}
@@ -86,7 +90,7 @@ def build(
                     *(SEEN_INPUTS if has_attention_mask else ()),
                 )
             ],
-            [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.hidden_size])],
+            [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["tokens", encoder.width])],
             initializer=[
                 *(numpy_helper.from_array(value, name) for name, value in small.items()),
                 *(declare_initializer(name, value) for name, value in large.items()),
@@ -103,6 +107,7 @@ def _write_encoder(parts: Parts, encoder: Encoder) -> str:
     """Embeddings, layers, final norm. Between layers that norm first a branch is kept apart from the residual until the
     next norm."""
     residual = _write_embeddings(parts, encoder)
+    inputs = [] if encoder.layer_inputs is None else write_layer_inputs(parts, residual, encoder)
     pending: str | None = None
     for number, layer in enumerate(encoder.layers):
         name = f"layers.{number}"
@@ -115,6 +120,10 @@ def _write_encoder(parts: Parts, encoder: Encoder) -> str:
         )
         normed, residual = parts.add_and_norm(branch, residual, layer.norm, f"{name}.mlp.norm")
         pending = _write_post_norm(parts, write_mlp(parts, normed, layer.mlp, name), layer, f"{name}.mlp")
+        if encoder.layer_inputs is not None:
+            total = parts.graph.add("Add", pending, residual)
+            residual = write_layer_input(parts, total, inputs[number], encoder.layer_inputs, name)
+            pending = None
     if encoder.final_norm is None:
         return residual if pending is None else parts.graph.add("Add", pending, residual)
     if pending is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from embedserve_runtime.engines.torch.disentangled import build_disentangled_term
 from embedserve_runtime.engines.torch.kernels import (
@@ -68,6 +69,7 @@ class SelfAttention:
         self._query_norm: Normalization | None = None
         self._key_norm: Normalization | None = None
         self._norm_per_head = True
+        self._value_norm_eps = description.value_norm_eps
         if description.qk_norm is not None:
             self._query_norm = parameters.load_norm(description.qk_norm.norm, f"{name}.query_norm")
             self._key_norm = parameters.load_norm(description.qk_norm.norm, f"{name}.key_norm")
@@ -78,6 +80,9 @@ class SelfAttention:
         keys_end = self._heads + self._kv_heads
         query, key, value = joint[:, : self._heads], joint[:, self._heads : keys_end], joint[:, keys_end:]
         query, key = self._normalize(query, self._query_norm), self._normalize(key, self._key_norm)
+        if self._value_norm_eps is not None:
+            wide = functional.rms_norm(value.float(), (self._head_size,), eps=self._value_norm_eps)
+            value = wide.to(value.dtype)
         if rotary is not None:
             query, key = rotary.apply(query), rotary.apply(key)
         return self._output(self._kernel(query, key, value, tokens).flatten(1))

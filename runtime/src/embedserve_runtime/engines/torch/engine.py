@@ -144,7 +144,7 @@ class TorchEngine:
 
     @property
     def hidden_size(self) -> int:
-        return self._encoder.hidden_size
+        return self._encoder.width
 
     @property
     def description(self) -> EngineDescription:

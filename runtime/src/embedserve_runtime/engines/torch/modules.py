@@ -14,10 +14,11 @@ from torch.nn import functional
 from embedserve_runtime.engines.torch.attention import AttentionKernels, RotaryTable, SelfAttention
 from embedserve_runtime.engines.torch.feed_forward import PackedConvolution, build_mlp
 from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.engines.torch.layer_inputs import PackedLayerInput, PackedLayerInputs
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
-from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
+from embedserve_runtime.model.architecture import Encoder, Layer, LayerInputs, NormPlacement
 
 
 class ActivationObserver(Protocol):
@@ -41,7 +42,10 @@ class PackedEncoder:
         layers = _StreamedLayers(encoder, parameters, kind)
         self._embeddings = PackedEmbeddings(encoder, parameters)
         self._layers: Iterable[PackedLayer] = layers if streamed else [*layers]
+        inputs = encoder.layer_inputs
+        self._inputs = None if inputs is None else PackedLayerInputs(inputs, parameters)
         self._final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
+        self._output = None if encoder.output is None else parameters.load_linear(["output"], bias=False)
         # Layers of one rotary form share its table, and a forward looks its positions up once.
         forms = [layer.attention.rotary for layer in encoder.layers]
         distinct = list(dict.fromkeys(form for form in forms if form is not None))
@@ -54,11 +58,17 @@ class PackedEncoder:
     def run(self, tokens: PackedTokens, observers: Iterable[ActivationObserver | None]) -> Tensor:
         """As a call. observers: of each layer."""
         rotary_tables = [rotary.select(tokens.positions) for rotary in self._rotary_tables]
+        rotary_of_layer = [
+            None if number is None else rotary_tables[number] for number in self._turn_of_layer
+        ]
         hidden = self._embeddings(tokens)
-        for layer, number, observer in zip(self._layers, self._turn_of_layer, observers, strict=True):
-            rotary = None if number is None else rotary_tables[number]
+        given = [None] * len(rotary_of_layer) if self._inputs is None else self._inputs(hidden)
+        for layer, rotary, observer, own in zip(self._layers, rotary_of_layer, observers, given, strict=True):
             hidden = layer(hidden, tokens, rotary, observer)
-        return _normalize(hidden, self._final_norm)
+            if layer.input is not None and own is not None:
+                hidden = layer.input(hidden, own)
+        normed = _normalize(hidden, self._final_norm)
+        return normed if self._output is None else self._output(normed)
 
 
 class _StreamedLayers:
@@ -71,7 +81,9 @@ class _StreamedLayers:
 
     def __iter__(self) -> Iterator[PackedLayer]:
         for number, layer in enumerate(self._encoder.layers):
-            yield PackedLayer(layer, self._parameters, self._kernels, f"layers.{number}")
+            yield PackedLayer(
+                layer, self._parameters, self._kernels, f"layers.{number}", self._encoder.layer_inputs
+            )
 
 
 class PackedEmbeddings:
@@ -100,9 +112,20 @@ class PackedEmbeddings:
 
 
 class PackedLayer:
-    """Attention and MLP around the residual, with the norms where the description places them."""
+    """Attention and MLP around the residual, with the norms where the description places them.
 
-    def __init__(self, layer: Layer, parameters: Parameters, kernels: AttentionKernels, name: str) -> None:
+    input: what is added behind them, where layers have inputs of their own.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        parameters: Parameters,
+        kernels: AttentionKernels,
+        name: str,
+        inputs: LayerInputs | None,
+    ) -> None:
+        self.input = None if inputs is None else PackedLayerInput(inputs, parameters, f"{name}.layer_input")
         attention = f"{name}.attention"
         self._placement = layer.placement
         self._attention = SelfAttention(

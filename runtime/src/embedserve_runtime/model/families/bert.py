@@ -11,12 +11,7 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from embedserve_runtime.model.architecture import (
-    AbsolutePositions,
-    Embeddings,
-    Encoder,
-    ParameterNames,
-)
+from embedserve_runtime.model.architecture import AbsolutePositions, Embeddings, Encoder
 from embedserve_runtime.model.families.common import (
     describe_attention,
     describe_mlp,
@@ -28,6 +23,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 
 class BertConfig(FileModel):

@@ -15,8 +15,8 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    TensorSource,
 )
+from embedserve_runtime.model.parameter_names import TensorSource
 
 Sources = dict[str, tuple[TensorSource, ...]]
 

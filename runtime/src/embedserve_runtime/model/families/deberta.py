@@ -21,7 +21,6 @@ from embedserve_runtime.model.architecture import (
     Encoder,
     Layer,
     Norm,
-    ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
     compute_head_size,
@@ -37,6 +36,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 
 class DebertaConfig(FileModel):

@@ -22,7 +22,6 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
     compute_head_size,
@@ -32,6 +31,7 @@ from embedserve_runtime.model.families.common import (
     read_activation,
     unsupported_error,
 )
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.rotary import RotaryConfig
 
 DEFAULT_THETA = 10_000.0

@@ -10,12 +10,7 @@ from types import MappingProxyType
 
 from pydantic import PositiveInt
 
-from embedserve_runtime.model.architecture import (
-    AbsolutePositions,
-    Embeddings,
-    Encoder,
-    ParameterNames,
-)
+from embedserve_runtime.model.architecture import AbsolutePositions, Embeddings, Encoder
 from embedserve_runtime.model.families.common import (
     describe_attention,
     describe_mlp,
@@ -26,6 +21,7 @@ from embedserve_runtime.model.families.common import (
     map_tensor,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 
 class DistilBertConfig(FileModel):

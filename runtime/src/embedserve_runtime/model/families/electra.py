@@ -10,10 +10,11 @@ from types import MappingProxyType
 
 from pydantic import PositiveInt
 
-from embedserve_runtime.model.architecture import Encoder, ParameterNames
+from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.families import bert
 from embedserve_runtime.model.families.common import map_linear
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 NAMES = ParameterNames(
     prefixes=("", "electra."),

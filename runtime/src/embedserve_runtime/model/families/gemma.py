@@ -22,7 +22,6 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
 )
 from embedserve_runtime.model.families import decoder
 from embedserve_runtime.model.families.common import (
@@ -34,6 +33,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 TANH_GELU = "gelu_pytorch_tanh"
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp, ParameterNames
+from embedserve_runtime.model.architecture import Embeddings, Encoder, Mlp
 from embedserve_runtime.model.families.common import (
     compute_head_size,
     describe_attention_of_size,
@@ -27,6 +27,7 @@ from embedserve_runtime.model.families.common import (
     refuse,
 )
 from embedserve_runtime.model.files import ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.rotary import RotaryConfig
 
 DEFAULT_THETA = {"gte": 160_000.0, "new": 10_000.0}

@@ -13,15 +13,7 @@ from types import MappingProxyType
 from pydantic import NonNegativeFloat, PositiveInt
 
 from embedserve_runtime.model.activations import Activation
-from embedserve_runtime.model.architecture import (
-    Alibi,
-    Embeddings,
-    Encoder,
-    Mlp,
-    ParameterNames,
-    QkNorm,
-    QkNormScope,
-)
+from embedserve_runtime.model.architecture import Alibi, Embeddings, Encoder, Mlp, QkNorm, QkNormScope
 from embedserve_runtime.model.families.common import (
     describe_attention,
     describe_post_norm_layer,
@@ -33,6 +25,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 CODE_VARIANT = "jina-bert-v2-qk-post-norm"
 ACTIVATIONS = {"geglu": Activation.GELU, "reglu": Activation.RELU}

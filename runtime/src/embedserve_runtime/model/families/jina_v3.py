@@ -15,13 +15,7 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from embedserve_runtime.model.architecture import (
-    AbsolutePositions,
-    Attention,
-    Embeddings,
-    Encoder,
-    ParameterNames,
-)
+from embedserve_runtime.model.architecture import AbsolutePositions, Attention, Embeddings, Encoder
 from embedserve_runtime.model.families.common import (
     Sources,
     describe_attention,
@@ -35,6 +29,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.rotary import RopeParameters, RotaryConfig, describe_rotary
 
 FAMILY = "jina_embeddings_v3"

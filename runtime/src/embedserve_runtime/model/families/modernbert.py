@@ -20,7 +20,6 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
 )
 from embedserve_runtime.model.families.common import (
     FULL,
@@ -33,6 +32,7 @@ from embedserve_runtime.model.families.common import (
     read_activation,
 )
 from embedserve_runtime.model.files import ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.rotary import LayerTypesConfig, describe_rotary
 
 

@@ -11,13 +11,7 @@ from types import MappingProxyType
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from embedserve_runtime.model.architecture import (
-    AbsolutePositions,
-    Embeddings,
-    Encoder,
-    ParameterNames,
-    RelativeBuckets,
-)
+from embedserve_runtime.model.architecture import AbsolutePositions, Embeddings, Encoder, RelativeBuckets
 from embedserve_runtime.model.families.common import (
     describe_attention,
     describe_mlp,
@@ -29,6 +23,7 @@ from embedserve_runtime.model.families.common import (
     refuse,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 FIRST_POSITION = 2
 BUCKETS, MAX_DISTANCE = 32, 128

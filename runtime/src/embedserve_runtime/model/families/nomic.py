@@ -14,7 +14,7 @@ from types import MappingProxyType
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from embedserve_runtime.model.activations import Activation
-from embedserve_runtime.model.architecture import Embeddings, Encoder, Experts, Mlp, ParameterNames, Rotary
+from embedserve_runtime.model.architecture import Embeddings, Encoder, Experts, Mlp, Rotary
 from embedserve_runtime.model.families.common import (
     compute_head_size,
     describe_attention,
@@ -31,6 +31,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.rotary import RotaryConfig, compute_frequencies
 
 DEFAULT_THETA = 1000.0

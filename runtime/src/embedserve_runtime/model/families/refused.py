@@ -54,7 +54,6 @@ OTHER_INPUTS: Mapping[str, str] = MappingProxyType(
             ),
             _SOUND,
         ),
-        "embedding_gemma2": "it reads images and sound beside text, and its text part has embeddings for each layer",
         "qwen3_5": "it reads images beside text, and most of its layers have no attention but a recurrent state",
     }
 )

@@ -20,7 +20,6 @@ from embedserve_runtime.model.architecture import (
     Norm,
     NormKind,
     NormPlacement,
-    ParameterNames,
     RelativeBuckets,
 )
 from embedserve_runtime.model.families.common import (
@@ -31,6 +30,7 @@ from embedserve_runtime.model.families.common import (
     unsupported_error,
 )
 from embedserve_runtime.model.files import FileModel, ModelFile
+from embedserve_runtime.model.parameter_names import ParameterNames
 
 # What "gated-gelu" means, of all names of gates.
 GATED_GELU = "gelu_new"

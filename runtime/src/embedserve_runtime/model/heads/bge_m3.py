@@ -49,8 +49,8 @@ def _describe_layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder
             f"{path}: has {', '.join(sorted(own.names)) or 'no tensors'}, expected weight and bias"
         )
     shape = own.read_tensor("weight").shape
-    if len(shape) != 2 or shape[1] != encoder.hidden_size:
+    if len(shape) != 2 or shape[1] != encoder.width:
         raise ModelInvalid(
-            f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.hidden_size} features"
+            f"{path}: weight has shape {list(shape)}, the encoder gives {encoder.width} features"
         )
     return HeadLayer(shape[1], shape[0], ("weight",), ("bias",), file=name)

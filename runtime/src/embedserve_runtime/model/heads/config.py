@@ -83,7 +83,8 @@ class HeadSource:
 
     @property
     def hidden(self) -> int:
-        return self.encoder.hidden_size
+        """Columns of the hidden states that a head reads."""
+        return self.encoder.width
 
     @property
     def width(self) -> int:

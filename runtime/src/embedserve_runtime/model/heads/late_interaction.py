@@ -127,7 +127,7 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
         return _read_stanford(files, encoder, layout)
     pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
-    size = encoder.hidden_size
+    size = encoder.width
     layers = []
     for dense in modules.token_dense:
         if dense.in_features != size:
@@ -145,7 +145,7 @@ def _read_stanford(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> 
     metadata = files.parse_if_there(METADATA_FILE, _StanfordFile, _StanfordFile())
     interaction = _describe_interaction(files, layout, metadata.translate())
     _check_expansion(files.path, encoder, interaction.expansion)
-    layer = HeadLayer(encoder.hidden_size, metadata.dim, ("linear.weight",), ())
+    layer = HeadLayer(encoder.width, metadata.dim, ("linear.weight",), ())
     return MultiVectorHead((layer,), normalize=True, interaction=interaction)
 
 

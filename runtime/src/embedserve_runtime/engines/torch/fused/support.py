@@ -78,6 +78,8 @@ def find_fused_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
         reason = f"the fused kernels are for 16 bit, not {dtype}"
     if reason is None and encoder.embeddings.norm_first:
         reason = "the fused kernels have no norm before the projection of the embeddings"
+    if reason is None and (encoder.layer_inputs is not None or encoder.output is not None):
+        reason = "the fused kernels have no inputs by layer and no product behind the final norm"
     return reason or next(filter(None, map(_find_layer_obstacle, encoder.layers)), None)
 
 
@@ -120,6 +122,8 @@ def can_run_skinny(layer: Layer) -> bool:
 def _find_layer_obstacle(layer: Layer) -> str | None:
     if isinstance(layer.mlp, Experts):
         return "the fused kernels have no mixture of experts"
+    if layer.attention.value_norm_eps is not None:
+        return "the fused kernels have no norm of values"
     if layer.convolution is not None:
         return "the fused kernels have no convolution"
     if layer.mlp.activation is Activation.TANH:
