@@ -188,6 +188,10 @@ class ModelCard:
         """Whether `space` names the model's vectors, by today's identity or the former one."""
         return space in (self.vector_space, self.former_vector_space)
 
+    def serves_space(self, space: str) -> bool:
+        """Whether `space` names the vectors of one of the tasks that are served."""
+        return any(card.makes_space(space) for card in (self, *self.other_tasks))
+
     @property
     def shares_encoder(self) -> bool:
         """Whether queries differ from documents only in what is computed from the hidden states."""
