@@ -266,21 +266,24 @@ proportional, or GTE's ntk. Every other type is refused.
 
 ## Adapters by task
 
-Some models have a LoRA adapter for each of several tasks, and each task is a vector space of its own. Choose one with
-`model.adapters` (`spec.model.adapters`):
+Some models have a LoRA adapter for each of several tasks, and each task is a vector space of its own. List those that
+are served in `model.adapters` (`spec.model.adapters`), for example `[retrieval, text-matching]`:
 
 | model | tasks | without the setting |
 |---|---|---|
 | jina-embeddings-v3 | `retrieval`, `separation`, `classification`, `text-matching` | the plain weights |
 | jina-embeddings-v5-text | `retrieval`, `text-matching`, `clustering`, `classification` | `retrieval` |
 
-- The adapter is merged into the weights while loading, in float32. `inspect` and `/info` list the tasks and name the
-  one that is served.
+- Each adapter is merged into weights of its own while loading, in float32: memory grows with each task. The vectors are
+  the same as with one task alone.
+- A request chooses by `task` or `input_type`, where the word names a task (`retrieval.query`, `search_document`,
+  `text-matching`), or by a `prompt_name` that one task alone has; else it gets the first task of the list. The header
+  `X-Embedserve-Vector-Space` tells the space of the answer, `/info` and `inspect` those of all tasks. `/v1/score`, gRPC
+  and the status of the resource know the first task alone.
 - Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared.
-  Each has weights of its own in memory. A request says which by `task` (`retrieval.query`), `input_type` or
-  `prompt_name`; if it does not, its inputs are documents.
-- Only the prompts of the task that is served are known, and that of its documents is the default. A request for
-  another task is refused with the list (HTTP 422).
+  Each has weights of its own. Without a word for queries, inputs are documents.
+- Only the prompts of served tasks are known; the default one of a task is that of its documents. A request for a task
+  that is not served is refused with the list (HTTP 422).
 - An ONNX file of the repository is not run with an adapter.
 
 ## Not supported

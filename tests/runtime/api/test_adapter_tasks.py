@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,78 @@ async def test_plain_weights_take_words_of_roles_and_no_task(tmp_path: Path) -> 
     assert answer.status_code == 422
 
 
-async def test_info_tells_the_task(retrieval: Runner) -> None:
-    async with serve_in_process(model=retrieval) as server:
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
+    """The model with two tasks in one process, and with each alone."""
+    folder = save_published(tmp_path_factory.mktemp("several"))
+    served = {
+        "both": ["text-matching", "retrieval"],
+        "retrieval": ["retrieval"],
+        "text-matching": ["text-matching"],
+    }
+    return {name: model_in(folder, adapters=tasks) for name, tasks in served.items()}
+
+
+ASKED: dict[str, tuple[dict[str, str], str, dict[str, str]]] = {
+    "nothing": ({}, "text-matching", {}),
+    "a task": ({"task": "text-matching"}, "text-matching", {}),
+    "queries": ({"task": "retrieval.query"}, "retrieval", {"task": "retrieval.query"}),
+    "documents": ({"task": "retrieval.passage"}, "retrieval", {"task": "retrieval.passage"}),
+    "a type of inputs": ({"input_type": "search_query"}, "retrieval", {"input_type": "search_query"}),
+    "a prompt": ({"prompt_name": "retrieval.query"}, "retrieval", {"task": "retrieval.query"}),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+async def test_a_request_chooses_its_task_and_learns_its_vector_space(
+    several: dict[str, Runner], route: Route
+) -> None:
+    async with (
+        serve_in_process(model=several["both"]) as both,
+        serve_in_process(model=several["retrieval"]) as retrieval,
+        serve_in_process(model=several["text-matching"]) as matching,
+    ):
+        alone = {"retrieval": retrieval, "text-matching": matching}
+        for fields, task, same in ASKED.values():
+            # All at once, so that a batch has sequences of several tasks.
+            found, _ = await asyncio.gather(
+                vectors(both, route, **fields), vectors(both, route, task="retrieval.query")
+            )
+            want = await vectors(alone[task], route, **same)
+            np.testing.assert_allclose(found, want, atol=1e-6)
+            answer = await both.client.post(route.path, json={route.inputs: ["a"], **fields})
+            assert answer.headers["x-embedserve-vector-space"] == several[task].card.vector_space
+        refused = await both.client.post(route.path, json={route.inputs: ["a"], "task": "separation"})
+    assert refused.status_code == 422
+    assert "it has text-matching, retrieval" in refused.text
+
+
+async def test_a_vector_space_is_expected_of_the_task_that_is_asked_for(several: dict[str, Runner]) -> None:
+    headers = {"x-embedserve-vector-space": several["retrieval"].card.vector_space}
+    async with serve_in_process(model=several["both"]) as server:
+        answers = [
+            await server.client.post("/embed", json={"inputs": "a", **fields}, headers=headers)
+            for fields in ({"task": "retrieval.query"}, {})
+        ]
+    assert [answer.status_code for answer in answers] == [200, 409]
+
+
+async def test_instances_of_two_tasks_are_refused_since_one_header_tells_their_space(
+    several: dict[str, Runner],
+) -> None:
+    instances = [{"inputs": "a", "task": task} for task in ("retrieval.query", "text-matching")]
+    async with serve_in_process(model=several["both"]) as server:
+        one = await server.client.post("/vertex", json={"instances": instances[:1]})
+        two = await server.client.post("/vertex", json={"instances": instances})
+    assert one.headers["x-embedserve-vector-space"] == several["retrieval"].card.vector_space
+    assert (one.status_code, two.status_code) == (200, 422)
+
+
+async def test_info_tells_the_tasks_and_their_vector_spaces(several: dict[str, Runner]) -> None:
+    async with serve_in_process(model=several["both"]) as server:
         content = (await server.client.get("/info")).json()
-    assert content["adapter_task"] == "retrieval"
+    assert content["adapter_task"] == "text-matching"
     assert content["adapter_tasks"] == ["retrieval", "separation", "classification", "text-matching"]
+    assert content["vector_spaces"] == {
+        task: several[task].card.vector_space for task in ("text-matching", "retrieval")
+    }

@@ -65,6 +65,7 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
         TokenSequence(ids(1, 2, 9), query=True, attended_length=2),
         TokenSequence(ids(4), query=True),
     ],
+    "texts of two tasks": [TokenSequence(ids(1, 2), task=2), ids(3)],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],
 }
 
@@ -81,7 +82,15 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
     assert (message.request, message.deadline) == (7, 123.25)
     assert (got.wanted, got.max_bytes) == (batch_request.wanted, max_bytes)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
-    for name in ("token_ids", "cu_seqlens", "token_types", "pool_starts", "queries"):
+    for name in (
+        "token_ids",
+        "cu_seqlens",
+        "token_types",
+        "pool_starts",
+        "queries",
+        "attended_lengths",
+        "tasks",
+    ):
         value, want_value = getattr(batch, name), getattr(want_batch, name)
         assert (value is None) == (want_value is None), name
         if value is not None:
@@ -193,7 +202,8 @@ def test_what_waits_is_told_as_it_is(rate: float | None) -> None:
 
 def submit_with(token_ids: object) -> bytes:
     """The header of a request of one sequence of two tokens, with anything in the place of its ids."""
-    written = ["Submit", 1, 9.0, Output.DENSE.value, None, None, [2], token_ids, None, None, None, None]
+    marks = [None] * 5  # types, starts of pooling, queries, attended lengths, tasks
+    written = ["Submit", 1, 9.0, Output.DENSE.value, None, None, [2], token_ids, *marks]
     return msgspec.msgpack.encode(written)
 
 
@@ -238,6 +248,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "prompts of more sequences": replace(SUBMIT, pool_starts=ids(1, 1, 1)),
     "queries of fewer sequences": replace(SUBMIT, queries=np.array([True])),
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
+    "tasks of fewer sequences": replace(SUBMIT, tasks=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
     "nothing wanted": replace(SUBMIT, wanted=Output(0)),
 }

@@ -12,7 +12,7 @@ import pytest
 from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch, TokenSequence
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EngineFailure
-from embedserve_runtime.runners.base import RoutedRunner, Runner
+from embedserve_runtime.runners.base import RoutedRunner, Runner, TaskRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits
 from tests.runtime.scheduling.test_dispatcher import deadline, dense_rows, dispatcher, ids, taken
@@ -119,3 +119,21 @@ def test_the_memory_of_both_ways_is_told_as_one(
         for failures, limit in ((1, documents), (2, queries))
     ]
     assert routed(*ways).memory == MemoryStatus(3, want)
+
+
+def test_each_sequence_of_a_model_with_tasks_gets_what_its_task_gives_alone() -> None:
+    plain, scales = build_mean_run(), [np.float32(scale) for scale in (1, 10, -3)]
+
+    def multiplied(scale: np.float32) -> Run:
+        return lambda batch: scale * plain(batch)
+
+    runner = TaskRunner([cast("Runner", TinyRunner(multiplied(scale))) for scale in scales])
+    for tasks in ((0, 0), (2, 2), (1, 0, 2, 1)):
+        sequences = [
+            TokenSequence(np.arange(n, 2 * n + 1, dtype=np.int32), task=task) for n, task in enumerate(tasks)
+        ]
+        found = runner.run(PackedBatch.pack(sequences), Output.DENSE).dense
+        want = [
+            scales[task] * plain(PackedBatch.pack([one])) for task, one in zip(tasks, sequences, strict=True)
+        ]
+        np.testing.assert_array_equal(found, np.concatenate(want))

@@ -68,10 +68,11 @@ class ModelSpec(Model):
     """What the service must offer. A model that gives less is refused, with what it gives; anything more that it gives
     can be asked for all the same. Of a masked-LM model, `[dense, sparse]` makes both of one forward pass."""
     adapters: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(max_length=1)
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(max_length=16)
     ] = ()
-    """Task whose adapter is merged into the weights, of a model that has one for each of several tasks, for example
-    [retrieval]. Without it the model is what its authors serve where no task is named."""
+    """Tasks of a model that has an adapter for each of several, for example [retrieval]: a request names one, and the
+    first is for requests that name none. Each takes memory for weights of its own. Without it the model is what its
+    authors serve where no task is named."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
     """How token vectors become one vector. `auto` takes what the model's own files say."""
     dimensions: (

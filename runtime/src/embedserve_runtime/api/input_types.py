@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service import Role
+from embedserve_runtime.service import EmbeddingService, Role
 
 InputWord = Literal[
     "query",
@@ -122,11 +122,27 @@ def _check_task(card: ModelCard, word: InputWord) -> None:
     """Raise InvalidInput for a task that the model has another adapter for than the one that is served."""
     names = set(TASKS.get(word, ()))
     if names & set(card.adapter_tasks) and card.adapter_task not in names:
-        served = card.adapter_task or "none"
         raise InvalidInput(
-            f"{word!r} is a task with an adapter of its own, which this service has not loaded (it has {served}; the "
-            f"model has {', '.join(card.adapter_tasks)}); set model.adapters to serve it"
+            f"{word!r} is a task with an adapter of its own, which this service has not loaded (it has "
+            f"{', '.join(card.served_tasks) or 'none'}; the model has {', '.join(card.adapter_tasks)}); set "
+            "model.adapters to serve it"
         )
+
+
+def select_service(
+    service: EmbeddingService, body: TypedBody, model_word: InputWord | None = None
+) -> EmbeddingService:
+    """Return the service of the task that a body names, by a word of its inputs or the name of a prompt; else the one
+    that is given. model_word: the word in the model's name."""
+    if not service.other_tasks:
+        return service
+    services = (service, *service.other_tasks)
+    word = body.input_type or body.task or model_word
+    names = () if word is None else TASKS.get(word, ())
+    found = next((one for one in services if one.card.adapter_task in names), None)
+    if found is None and body.prompt_name is not None:
+        found = next((one for one in services if body.prompt_name in one.card.prompts), None)
+    return found or service
 
 
 def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:

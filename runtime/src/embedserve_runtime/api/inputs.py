@@ -59,8 +59,9 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
 
 def check_header_options(context: RequestContext, service: EmbeddingService) -> None:
     """Refuse a request for options in its headers. Raises InvalidInput, VectorSpaceMismatch."""
-    options = read_request_options(context)
-    service.check_space(options.vector_space)
+    space = read_request_options(context).vector_space
+    if space is None or not service.card.serves_space(space):
+        service.check_space(space)
 
 
 def _split_space(model: str) -> tuple[str, str | None]:

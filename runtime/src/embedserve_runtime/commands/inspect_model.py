@@ -69,7 +69,11 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "adapter": None
         if card.adapter is None
         else {"base": card.adapter.base, "modules": len(card.adapter.scales)},
-        "adapterTask": card.adapter_task,
+        "servedTasks": {
+            str(one.adapter_task): one.vector_space
+            for one in (card, *card.other_tasks)
+            if one.adapter_task is not None
+        },
         "adapterTasks": list(card.adapter_tasks),
         "ignoredSettings": list(card.ignored_settings),
         "tokenizerOverrides": list(card.tokenizer.overrides),
@@ -128,15 +132,8 @@ def _describe_pooling(card: ModelCard) -> str | None:
 def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return the engines for documents and queries: a table next to an encoder needs no engine, so the encoder's are
     those of the whole."""
-    routes = [_check_engines(one) for one in _routed_cards(card) if one.body is None] or [
-        _check_engines(card)
-    ]
+    routes = [_check_engines(one) for one in card.list_routes() if one.body is None] or [_check_engines(card)]
     return {kind: next((route[kind] for route in routes if route[kind]), None) for kind in routes[0]}
-
-
-def _routed_cards(card: ModelCard) -> list[ModelCard]:
-    """Return the card for documents, and that for queries where they run something else."""
-    return [card] if card.query is None or card.shares_encoder else [card, card.query.card]
 
 
 def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
@@ -222,7 +219,8 @@ def _list_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield "Adapter", [f"LoRA for {facts['adapter']['base']}, {facts['adapter']['modules']} modules"]
     if facts["adapterTasks"]:
         tasks = (
-            f"{name}{' (served)' if name == facts['adapterTask'] else ''}" for name in facts["adapterTasks"]
+            f"{name}{f' ({space})' if (space := facts['servedTasks'].get(name)) else ''}"
+            for name in facts["adapterTasks"]
         )
         yield "Adapter tasks", [", ".join(tasks)]
     if facts["tokenizerOverrides"]:

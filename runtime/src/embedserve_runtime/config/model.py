@@ -101,9 +101,10 @@ class ModelSettings(SettingsGroup):
 
     adapters: tuple[str, ...] = Field(
         default=(),
-        max_length=1,
-        description="Task whose adapter is merged into the weights, of a model that has one for each of several tasks; "
-        "none takes what the model's authors take where no task is named.",
+        max_length=16,
+        description="Tasks of a model that has an adapter for each of several: a request names one, and the first is "
+        "for requests that name none. Each has weights of its own in memory. Without it the model is what its authors "
+        "take where no task is named.",
     )
 
     @model_validator(mode="after")

@@ -127,10 +127,10 @@ def check_convertible(card: ModelCard) -> None:
             f"{card.source} runs by an ONNX file of its own, which is not converted; set onnx.convert to Never, or "
             "unset model.onnx_file where there are safetensors weights of a supported family"
         )
-    if card.query is not None and not card.shares_encoder and card.query.card.body is None:
+    if sum(route.body is None for route in card.list_routes()) > 1:
         raise UnsupportedArchitecture(
-            f"{card.source} has an encoder for queries beside that for documents, and an artifact holds one; set "
-            "onnx.convert to Never"
+            f"{card.source} has several encoders, for queries and documents or for several tasks, and an artifact "
+            "holds one; set onnx.convert to Never"
         )
     if card.body is not None:
         raise UnsupportedArchitecture(

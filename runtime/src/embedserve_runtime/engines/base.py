@@ -28,6 +28,7 @@ class TokenSequence:
     pool_start: index of the first token that is pooled; those before it are a prompt that pooling excludes.
     query: whether it is encoded as a query, where a model tells queries from documents.
     attended_length: how many leading tokens attention sees; the others see those and are not seen. None for all.
+    task: the number of the task that it is encoded for, of those that are served (`ModelCard.other_tasks`).
     """
 
     ids: Int32Array
@@ -35,6 +36,7 @@ class TokenSequence:
     pool_start: int = 0
     query: bool = False
     attended_length: int | None = None
+    task: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -102,6 +104,7 @@ class PackedBatch:
     queries: bool, shape (sequences,), which sequences are encoded as queries, or None where none does
     attended_lengths: int32, shape (sequences,), leading tokens that attention sees, from 1 on, or None where it sees
     all
+    tasks: int32, shape (sequences,), the number of each sequence's task, or None where all are of task 0
     """
 
     token_ids: Int32Array
@@ -110,6 +113,7 @@ class PackedBatch:
     pool_starts: Int32Array | None = None
     queries: BoolArray | None = None
     attended_lengths: Int32Array | None = None
+    tasks: Int32Array | None = None
 
     @classmethod
     def pack(cls, sequences: Sequence[Tokens]) -> PackedBatch:
@@ -128,6 +132,7 @@ class PackedBatch:
             _collect_pool_starts(sequences),
             _collect_query_flags(sequences),
             _collect_attended_counts(sequences),
+            _collect_tasks(sequences),
         )
 
     def select(self, places: Int32Array) -> PackedBatch:
@@ -142,6 +147,7 @@ class PackedBatch:
             None if self.pool_starts is None else self.pool_starts[places],
             None if self.queries is None else self.queries[places],
             None if self.attended_lengths is None else self.attended_lengths[places],
+            None if self.tasks is None else self.tasks[places],
         )
 
     def find_rows(self, places: Int32Array) -> Int32Array:
@@ -204,6 +210,11 @@ def _collect_pool_starts(sequences: Sequence[Tokens]) -> Int32Array | None:
 def _collect_query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
     marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
     return np.array(marks) if any(marks) else None
+
+
+def _collect_tasks(sequences: Sequence[Tokens]) -> Int32Array | None:
+    tasks = [one.task if isinstance(one, TokenSequence) else 0 for one in sequences]
+    return np.array(tasks, dtype=np.int32) if any(tasks) else None
 
 
 def _collect_attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:

@@ -64,6 +64,7 @@ class Submit(Message, frozen=True):
     pool_starts: Int32Array | None
     queries: BoolArray | None
     attended_lengths: Int32Array | None
+    tasks: Int32Array | None
 
     @classmethod
     def of(cls, request: int, batch_request: BatchRequest, deadline: float) -> Submit:
@@ -80,6 +81,7 @@ class Submit(Message, frozen=True):
             batch.pool_starts,
             batch.queries,
             batch.attended_lengths,
+            batch.tasks,
         )
 
     def batch_request(self) -> BatchRequest:
@@ -95,7 +97,7 @@ class Submit(Message, frozen=True):
             raise ValueError(f"{ids.shape} token ids of {sequences} sequences with {tokens} tokens")
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
-        marks = (self.pool_starts, self.queries, self.attended_lengths)
+        marks = (self.pool_starts, self.queries, self.attended_lengths, self.tasks)
         if self.token_types is None and all(one is None for one in marks):
             return BatchRequest(flat, self.wanted, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
@@ -109,7 +111,10 @@ class Submit(Message, frozen=True):
         pool_starts = [0] * count if self.pool_starts is None else self.pool_starts.tolist()
         queries = [False] * count if self.queries is None else self.queries.tolist()
         attended = [None] * count if self.attended_lengths is None else self.attended_lengths.tolist()
-        return [TokenSequence(*one) for one in zip(ids, types, pool_starts, queries, attended, strict=True)]
+        tasks = [0] * count if self.tasks is None else self.tasks.tolist()
+        return [
+            TokenSequence(*one) for one in zip(ids, types, pool_starts, queries, attended, tasks, strict=True)
+        ]
 
 
 class Cancel(Message, frozen=True):

@@ -37,7 +37,14 @@ from embedserve_runtime.model.heads.tensors import read_head_tensors
 from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, read_dense_tensors
 from embedserve_runtime.model.words import WordTable, read_token_weights
-from embedserve_runtime.runners.base import EncoderRunner, Heads, RoutedRunner, Runner, TokenWeightRunner
+from embedserve_runtime.runners.base import (
+    EncoderRunner,
+    Heads,
+    RoutedRunner,
+    Runner,
+    TaskRunner,
+    TokenWeightRunner,
+)
 
 OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
 
@@ -45,8 +52,15 @@ OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
 def build_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
     """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
 
-    Two engines a device where queries have an encoder of their own.
+    Two engines a device where queries have an encoder of their own; so many for each task that is served.
     """
+    if card.other_tasks:
+        tasks = [_build_task_runners(one, tensors, engines_of) for one in (card, *card.other_tasks)]
+        return [TaskRunner(of_device) for of_device in zip(*tasks, strict=True)]
+    return _build_task_runners(card, tensors, engines_of)
+
+
+def _build_task_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
     documents = _build_routed_runners(card, tensors, engines_of)
     if card.query is None or card.shares_encoder:
         return documents

@@ -23,11 +23,6 @@ log = logging.getLogger(__name__)
 EIGHT_BIT = ("fp8", "int8")
 
 
-def list_routed_cards(card: ModelCard) -> list[ModelCard]:
-    """Return the card for documents, and that for queries where they have an encoder of their own."""
-    return [card, *([] if card.query is None or card.shares_encoder else [card.query.card])]
-
-
 def settle_precision(
     card: ModelCard, tensors: ModelTensors, settings: EngineSettings
 ) -> tuple[EngineSettings, EightBitSetup | None]:
@@ -39,7 +34,7 @@ def settle_precision(
         return settings, None
     routes = [
         route
-        for route in list_routed_cards(card)
+        for route in card.list_routes()
         if not isinstance(route.body, StaticTable | WordTable)
         and choose_engine(route.encoder, settings) == "torch"
     ]

@@ -20,7 +20,7 @@ from embedserve_runtime.engines.onnx.artifacts import (
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.loading.assembly import build_runners, open_bundled_runner
-from embedserve_runtime.loading.eight_bit import list_routed_cards, settle_precision
+from embedserve_runtime.loading.eight_bit import settle_precision
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table
 from embedserve_runtime.loading.engines import open_engines
 from embedserve_runtime.model.architecture import Encoder
@@ -88,9 +88,7 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
 def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
     """Return a context in which the torch engine takes compiled kernels from the store and keeps new ones there."""
     encoders = [
-        route.encoder
-        for route in list_routed_cards(card)
-        if not isinstance(route.body, StaticTable | WordTable)
+        route.encoder for route in card.list_routes() if not isinstance(route.body, StaticTable | WordTable)
     ]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
         return nullcontext()

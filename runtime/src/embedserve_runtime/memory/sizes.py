@@ -57,20 +57,22 @@ class ModelSizes:
 def describe_sizes(
     card: ModelCard, engine: Literal["onnx", "torch", "static"] = "onnx", number_bytes: int = FLOAT_BYTES
 ) -> ModelSizes:
-    """Return the sizes of a model that runs the layers of its description; those of two routes add up, of their
+    """Return the sizes of a model that runs the layers of its description; those of several routes add up, of their
     activations the larger count. number_bytes: of one number in the precision in which it runs."""
     sizes = _describe_route(card, engine, number_bytes)
-    if card.query is None or card.shares_encoder:
-        return sizes
-    other = _describe_route(card.query.card, engine, number_bytes)
-    return replace(
-        sizes,
-        weights=sizes.weights + other.weights,
-        tables=sizes.tables + other.tables,
-        loading=max(sizes.loading, other.loading),
-        tokenizer=sizes.tokenizer + other.tokenizer,
-        activations=_choose_larger(sizes.activations, other.activations),
-    )
+    for route in card.list_routes()[1:]:
+        other = _describe_route(route, engine, number_bytes)
+        # Tasks share the tokenizer of the first.
+        has_tokenizer = card.query is not None and route is card.query.card
+        sizes = replace(
+            sizes,
+            weights=sizes.weights + other.weights,
+            tables=sizes.tables + other.tables,
+            loading=max(sizes.loading, other.loading),
+            tokenizer=sizes.tokenizer + (other.tokenizer if has_tokenizer else 0),
+            activations=_choose_larger(sizes.activations, other.activations),
+        )
+    return sizes
 
 
 def _describe_route(card: ModelCard, engine: str, number_bytes: int) -> ModelSizes:

@@ -99,7 +99,8 @@ class ModelCard:
     body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     adapter: what is merged into the tensors of encoder and head. adapter_task: the task that it is for, where the model
-        has several. adapter_tasks: all tasks that the model has adapters for.
+        has several. adapter_tasks: all tasks that the model has adapters for. other_tasks: the cards of the other tasks
+        that are served beside this one, each with a vector space of its own.
     guesses_pooling: whether nothing says how to pool, and the mean is taken as sentence-transformers takes it.
     ignored_settings: what the model's files say and is not done since no vector depends on it, as `file: key`.
     """
@@ -127,8 +128,25 @@ class ModelCard:
     adapter: LoraAdapter | None = None
     adapter_task: str | None = field(default=None, metadata=NOT_HASHED)
     adapter_tasks: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
+    other_tasks: tuple[ModelCard, ...] = field(default=(), metadata=NOT_HASHED)
     guesses_pooling: bool = field(default=False, metadata=NOT_HASHED)
     ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
+
+    @property
+    def served_tasks(self) -> tuple[str, ...]:
+        """The tasks that requests can choose, the default one first."""
+        tasks = (card.adapter_task for card in (self, *self.other_tasks))
+        return tuple(task for task in tasks if task is not None)
+
+    def list_routes(self) -> list[ModelCard]:
+        """List the cards of all encoders and tables, of each task: that for documents, and that for queries where they
+        run something else."""
+        return [
+            route
+            for task in (self, *self.other_tasks)
+            for route in (task, None if task.query is None or task.shares_encoder else task.query.card)
+            if route is not None
+        ]
 
     @property
     def outputs(self) -> Output:
@@ -169,6 +187,10 @@ class ModelCard:
     def makes_space(self, space: str) -> bool:
         """Whether `space` names the model's vectors, by today's identity or the former one."""
         return space in (self.vector_space, self.former_vector_space)
+
+    def serves_space(self, space: str) -> bool:
+        """Whether `space` names the vectors of one of the tasks that are served."""
+        return any(card.makes_space(space) for card in (self, *self.other_tasks))
 
     @property
     def shares_encoder(self) -> bool:

@@ -39,7 +39,7 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
     """
     try:
         source = CardSource(read_model(folder), ModelTensors(folder), revision, settings)
-        card = _read_routes(source)
+        card = _read_tasks(source)
         _check_outputs(card, settings)
         return card
     except ModelError as error:
@@ -60,16 +60,23 @@ def _describe_dangling_links(folder: Path) -> str:
     return f". Links lead to files that do not exist here: {named}{more}"
 
 
-def _read_routes(source: CardSource) -> ModelCard:
-    files, tensors = source.files, TrackedTensors(source.tensors.root)
-    entries = read_entries(files)
-    routes = expand_routes(files, entries)
-    source = replace(source, task=_choose_task(source, entries))
+def _read_tasks(source: CardSource) -> ModelCard:
+    """Read the card of the first task that is served, with those of the others; of the model, where it has no tasks."""
+    entries, tensors = read_entries(source.files), TrackedTensors(source.tensors.root)
+    tasks = _choose_tasks(source, entries)
+    card, *others = (_read_routes(replace(source, task=task), entries, tensors) for task in tasks)
+    card = replace(card, other_tasks=tuple(others))
+    queries = (task.query.card for task in (card, *others) if task.query is not None)
+    check_all_read(source.files, tensors, card, *others, *queries)
+    return card
+
+
+def _read_routes(source: CardSource, entries: Sequence[ModuleEntry], tensors: TrackedTensors) -> ModelCard:
+    """Read the card of a task, with its route for queries. tensors: what its tensors are read through."""
+    files, routes = source.files, expand_routes(source.files, entries)
     if routes.queries is None and (source.task is None or not source.task.has_query_adapter):
         card = describe_route(source, routes.documents)
-        digests = digest_tensors(card, tensors)
-        check_all_read(files, tensors, card)
-        return _identify(card, digests)
+        return _identify(card, digest_tensors(card, tensors))
     if routes.queries is None:
         prompt = None if source.task is None else source.task.queries.name
         queries = describe_route(replace(source, for_queries=True), routes.documents)
@@ -84,14 +91,16 @@ def _read_routes(source: CardSource) -> ModelCard:
         route.card, tensors, with_encoder=not _reads_encoder_of(route.card, documents)
     )
     of_documents = digest_tensors(documents, tensors)
-    check_all_read(files, tensors, documents, route.card)
     return _identify(replace(documents, query=route), of_documents, of_queries)
 
 
-def _choose_task(source: CardSource, entries: Sequence[ModuleEntry]) -> AdapterTask | None:
-    """Return the task whose adapter is merged; None for the plain weights. Raises as `choose_task`."""
+def _choose_tasks(source: CardSource, entries: Sequence[ModuleEntry]) -> list[AdapterTask | None]:
+    """Return the tasks that are served, the default one first; None is the plain weights. Raises as `choose_task`."""
     folder = next((entry.path for entry in entries if entry.kind in TRANSFORMERS), "")
-    return choose_task(source.files.enter_folder(folder), next(iter(source.settings.adapters), None))
+    home = source.files.enter_folder(folder)
+    return [choose_task(home, asked) for asked in dict.fromkeys(source.settings.adapters)] or [
+        choose_task(home, None)
+    ]
 
 
 def _check_routed_settings(settings: ModelSettings) -> None:

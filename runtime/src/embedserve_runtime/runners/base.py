@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -14,6 +15,7 @@ from embedserve_runtime.engines.base import (
     EncoderEngine,
     EngineDescription,
     FloatArray,
+    Int32Array,
     MemoryStatus,
     PackedBatch,
 )
@@ -149,62 +151,82 @@ class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
         )
 
 
-class RoutedRunner:
-    """Documents through one model and queries through another, whose vectors can be compared.
+class SplitRunner(ABC):
+    """Several models, each of which runs its own sequences of a batch. It is asynchronous where one of them is.
 
-    It is asynchronous where one of the two is.
+    runners: by their numbers; what the runner says of itself is what the first says.
     """
 
-    def __init__(self, documents: Runner, queries: Runner) -> None:
-        self._documents = documents
-        self._queries = queries
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        self._runners = runners
+
+    @abstractmethod
+    def find_numbers(self, batch: PackedBatch) -> Int32Array | None:
+        """Return the number of the runner of each sequence, (sequences,); None where it is 0 for all."""
 
     @property
     def card(self) -> ModelCard:
-        return self._documents.card
+        return self._runners[0].card
 
     @property
     def engine(self) -> EngineDescription:
-        """The description of the documents' engine, with one batch at a time: not every engine runs several."""
-        return dataclasses.replace(self._documents.engine, concurrency=1, takes_more=False)
+        """The description of the first engine, with one batch at a time: not every engine runs several."""
+        return dataclasses.replace(self._runners[0].engine, concurrency=1, takes_more=False)
 
     @property
     def memory(self) -> MemoryStatus:
-        """The failures of both routes, and the lower of their limits."""
-        routes = (self._documents.memory, self._queries.memory)
-        limits = [route.max_tokens for route in routes if route.max_tokens is not None]
-        return MemoryStatus(sum(route.failures for route in routes), min(limits, default=None))
+        """The failures of all, and the lowest of their limits."""
+        found = [runner.memory for runner in self._runners]
+        limits = [one.max_tokens for one in found if one.max_tokens is not None]
+        return MemoryStatus(sum(one.failures for one in found), min(limits, default=None))
 
     @property
     def recomputed(self) -> int:
-        return self._documents.recomputed + self._queries.recomputed
+        return sum(runner.recomputed for runner in self._runners)
 
     @property
     def max_in_flight(self) -> int:
-        """The number that both runners take; a runner that is not asynchronous has its results once it has taken a
+        """The number that all runners take; a runner that is not asynchronous has its results once it has taken a
         batch."""
-        routes = (self._documents, self._queries)
         return min(
-            (route.max_in_flight for route in routes if isinstance(route, AsyncBatchRunner)), default=1
+            (one.max_in_flight for one in self._runners if isinstance(one, AsyncBatchRunner)), default=1
         )
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:
         return self.submit(batch, wanted).results()
 
     def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
-        """Queue the batch on both runners. Raises EngineFailure."""
-        if batch.queries is None:
-            return _submit(self._documents, batch, wanted)
-        if batch.queries.all():
-            return _submit(self._queries, batch, wanted)
-        routes = [(self._documents, ~batch.queries), (self._queries, batch.queries)]
-        # Asynchronous ones first: a device works while the other runner is on the host.
-        routes.sort(key=lambda route: not isinstance(route[0], AsyncBatchRunner))
+        """Queue the batch on the runners of its sequences. Raises EngineFailure."""
+        numbers = self.find_numbers(batch)
+        if numbers is None:
+            return _submit(self._runners[0], batch, wanted)
+        used = np.unique(numbers).tolist()
+        if len(used) == 1:
+            return _submit(self._runners[used[0]], batch, wanted)
+        # Asynchronous ones first: a device works while another runner is on the host.
+        used.sort(key=lambda number: not isinstance(self._runners[number], AsyncBatchRunner))
         parts = []
-        for runner, own in routes:
-            places = np.flatnonzero(own).astype(np.int32)
-            parts.append((places.tolist(), _submit(runner, batch.select(places), wanted)))
-        return _RoutedBatch(len(batch.lengths), parts)
+        for number in used:
+            places = np.flatnonzero(numbers == number).astype(np.int32)
+            parts.append((places.tolist(), _submit(self._runners[number], batch.select(places), wanted)))
+        return _SplitBatch(len(batch.lengths), parts)
+
+
+class RoutedRunner(SplitRunner):
+    """Documents through one model and queries through another, whose vectors can be compared."""
+
+    def __init__(self, documents: Runner, queries: Runner) -> None:
+        super().__init__([documents, queries])
+
+    def find_numbers(self, batch: PackedBatch) -> Int32Array | None:
+        return None if batch.queries is None else batch.queries.astype(np.int32)
+
+
+class TaskRunner(SplitRunner):
+    """A runner for each task of a model, each with the weights of its adapter."""
+
+    def find_numbers(self, batch: PackedBatch) -> Int32Array | None:
+        return batch.tasks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,8 +240,8 @@ class _CompletedBatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _RoutedBatch:
-    """A batch that two runners share. count: of its sequences. parts: each with the places of its own."""
+class _SplitBatch:
+    """A batch that several runners share. count: of its sequences. parts: each with the places of its own."""
 
     count: int
     parts: Sequence[tuple[Sequence[int], InFlightBatch]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embedserve_runtime.engines.base import EngineDescription
 from embedserve_runtime.model.card import ModelCard
@@ -14,9 +14,15 @@ from embedserve_runtime.scheduling.policy import Limits
 class ServedModel:
     """A model that is ready to answer requests.
 
-    limits: of its batches and its queue. engines: those that run it, for `/info`.
+    limits: of its batches and its queue. engines: those that run it, for `/info`. task: the number of the card's task.
     """
 
     card: ModelCard
     limits: Limits
     engines: Sequence[EngineDescription]
+    task: int = 0
+
+    def list_other_tasks(self) -> list[ServedModel]:
+        """List the same model as what serves its other tasks."""
+        others = enumerate(self.card.other_tasks, start=1)
+        return [replace(self, card=card, task=number) for number, card in others]

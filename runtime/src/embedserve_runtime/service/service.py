@@ -28,6 +28,7 @@ from embedserve_runtime.service.current_client import begin_part, get_client
 from embedserve_runtime.service.fair_threads import FairThreads
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
+from embedserve_runtime.service.output_names import OUTPUT_NAMES, name_outputs
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
@@ -60,13 +61,6 @@ MAX_INLINE_CHARACTERS = MAX_CHARACTERS
 MAX_INLINE_BYTES = 4 * 131_072
 # The library tokenizes in parallel; the second thread keeps a small request from waiting for a large one.
 TOKENIZER_THREADS = 2
-OUTPUT_NAMES = {
-    Output.DENSE: "dense vectors",
-    Output.LOGITS: "scores",
-    Output.SPARSE: "sparse vectors",
-    Output.MULTI_VECTOR: "multi-vectors",
-    Output.HIDDEN: "hidden states",
-}
 
 
 class _RunResult(NamedTuple):
@@ -75,7 +69,10 @@ class _RunResult(NamedTuple):
 
 
 class EmbeddingService:
-    """A loaded model with its tokenizer and its queue."""
+    """A loaded model with its tokenizer and its queue.
+
+    other_tasks: services of the same model for its other tasks, with the same tokenizer and queue.
+    """
 
     def __init__(
         self,
@@ -91,7 +88,7 @@ class EmbeddingService:
         self.batching = batching
         self.max_length = tokenizer.max_length
         self._tokenizer = tokenizer
-        self._encoders = InputEncoders.for_model(card, tokenizer)
+        self._encoders = InputEncoders.for_model(card, tokenizer, model.task)
         self._clock = clock
         outputs = card.outputs
         # Cached, since a set operation on flags takes as long as all other checks together.
@@ -101,6 +98,10 @@ class EmbeddingService:
             self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
         )
         self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer", clock)
+        self.other_tasks = [
+            EmbeddingService(other, tokenizer, dispatcher, batching, clock)
+            for other in model.list_other_tasks()
+        ]
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
         """Embed the inputs of a query. Raises any RequestError."""
@@ -254,6 +255,8 @@ class EmbeddingService:
         self.dispatcher.check_room(count, get_client())
 
     def close(self) -> None:
+        for other in self.other_tasks:
+            other.close()
         self._threads.close()
 
     def _check_embed(self, query: EmbedQuery) -> None:
@@ -262,7 +265,7 @@ class EmbeddingService:
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs), get_client())
         if (lacking := self._find_missing_output(query.outputs)) is not None:
-            given = _name_outputs(self.card.outputs)
+            given = name_outputs(self.card.outputs)
             raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
         dimensions, pipeline = query.dimensions, select_card(self.card, query).pipeline
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
@@ -303,7 +306,7 @@ class EmbeddingService:
         """Return the model's classifier. kind: what a refusal calls the model. Raises WrongModelKind."""
         head = self.card.head
         if not isinstance(head, ClassifierHead):
-            given = _name_outputs(self.card.outputs)
+            given = name_outputs(self.card.outputs)
             raise WrongModelKind(f"model is not a {kind} model: it gives {given}; serve a {kind}")
         return head
 
@@ -393,7 +396,3 @@ class EmbeddingService:
 
     async def run_in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         return await self._threads.run(function, *arguments)
-
-
-def _name_outputs(outputs: Output) -> str:
-    return " and ".join(OUTPUT_NAMES[one] for one in outputs)

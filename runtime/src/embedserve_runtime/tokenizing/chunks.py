@@ -15,7 +15,7 @@ class TextChunk(Struct, frozen=True, eq=False):
     """A part of a text as a sequence of its own.
 
     ids: int32, with prompt and special tokens. tokens: the number of tokens of the text itself. start, stop: the part
-    of the text that they come from, in code points. pool_start, query: the same as in `TokenSequence`.
+    of the text that they come from, in code points. pool_start, query, task: the same as in `TokenSequence`.
     """
 
     ids: Int32Array
@@ -24,12 +24,13 @@ class TextChunk(Struct, frozen=True, eq=False):
     stop: int
     pool_start: int = 0
     query: bool = False
+    task: int = 0
 
     @property
     def sequence(self) -> Tokens:
-        if not self.pool_start and not self.query:
+        if not self.pool_start and not self.query and not self.task:
             return self.ids
-        return TokenSequence(self.ids, pool_start=self.pool_start, query=self.query)
+        return TokenSequence(self.ids, pool_start=self.pool_start, query=self.query, task=self.task)
 
 
 def split_text(

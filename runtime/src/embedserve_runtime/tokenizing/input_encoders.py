@@ -40,12 +40,18 @@ class InputEncoders:
     documents: InputEncoder
 
     @classmethod
-    def for_model(cls, card: ModelCard, tokenizer: TextTokenizer) -> InputEncoders:
-        """Build the encoders of a model. Raises ConfigError when a length leaves no room for a text."""
-        plain = TextEncoder(tokenizer, card.pipeline.include_prompt)
+    def for_model(cls, card: ModelCard, tokenizer: TextTokenizer, task: int = 0) -> InputEncoders:
+        """Build the encoders of a model. task: the number of the card's task.
+
+        Raises ConfigError when a length leaves no room for a text.
+        """
+        plain = TextEncoder(tokenizer, card.pipeline.include_prompt, task=task)
         if card.query is not None:
             return cls(
-                TextEncoder(tokenizer.queries, card.query.card.pipeline.include_prompt, queries=True), plain
+                TextEncoder(
+                    tokenizer.queries, card.query.card.pipeline.include_prompt, queries=True, task=task
+                ),
+                plain,
             )
         late = card.late_interaction
         if late is None:
@@ -59,19 +65,23 @@ class TextEncoder:
     """Encodes texts with a prompt.
 
     pools_prompt: whether the tokens of the prompt take part in pooling. queries: whether the sequences are queries.
+    task: the number of the task that they are encoded for.
     """
 
     tokenizer: TextTokenizer
     pools_prompt: bool
     queries: bool = False
+    task: int = 0
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
         pool_start = self._count_skipped_tokens(prompt)
-        if not pool_start and not self.queries:
+        if not pool_start and not self.queries and not self.task:
             return sequences
         return [
-            TokenSequence(ids, pool_start=pool_start if isinstance(item, str) else 0, query=self.queries)
+            TokenSequence(
+                ids, pool_start=pool_start if isinstance(item, str) else 0, query=self.queries, task=self.task
+            )
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
@@ -82,12 +92,10 @@ class TextEncoder:
         """
         split = self.tokenizer.limited_to(rules.max_tokens).split(texts, prompt)
         pool_start = self._count_skipped_tokens(prompt)
-        if not pool_start and not self.queries:
+        if not pool_start and not self.queries and not self.task:
             return split
-        return [
-            [replace(chunk, pool_start=pool_start, query=self.queries) for chunk in chunks]
-            for chunks in split
-        ]
+        marks = {"pool_start": pool_start, "query": self.queries, "task": self.task}
+        return [[replace(chunk, **marks) for chunk in chunks] for chunks in split]
 
     def _count_skipped_tokens(self, prompt: str) -> int:
         return 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)

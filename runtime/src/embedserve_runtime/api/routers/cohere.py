@@ -10,7 +10,7 @@ from starlette.responses import Response
 from embedserve_runtime.api.context import get_context, get_service
 from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer, write_rows
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import check_dimensions, read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import result_response
@@ -44,6 +44,7 @@ router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_respo
 async def embed(request: Request, body: CohereBody) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
+    service = select_service(service, body, options.word)
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
     check_dimensions(service.card, output_dimension=body.output_dimension)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.embedding_options import TRUNCATES, ChunkedOverflow, read_chunked_overflow
-from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import merge_aliases, read_inputs, read_request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
@@ -61,6 +61,8 @@ router = APIRouter(
 )
 async def encode(request: Request, body: EncodeBody) -> Response:
     service, context = get_service(request), get_context(request)
+    if service.other_tasks:
+        service = select_service(service, body, read_request_options(context, body.model).word)
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
     wanted = _requested_outputs(body, service)
     output_format = resolve_format(body, service)

@@ -14,7 +14,7 @@ from embedserve_runtime.api.context import ServerContext, get_context, get_serve
 from embedserve_runtime.api.embedding_options import EmbeddingOptions, read_embedding_options
 from embedserve_runtime.api.encoding import get_openai_writer, write_rows
 from embedserve_runtime.api.errors import RouteNotFound
-from embedserve_runtime.api.input_types import read_input_prompt, split_model_name
+from embedserve_runtime.api.input_types import read_input_prompt, select_service, split_model_name
 from embedserve_runtime.api.inputs import read_inputs, read_request_options
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, result_response
@@ -47,6 +47,7 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_respo
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
+    service = select_service(service, body, options.word)
     inputs = read_inputs(context, body.input, "input")
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))

@@ -52,7 +52,6 @@ from embedserve_runtime.errors import (
     UnknownPrompt,
     WrongModelKind,
 )
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbeddingService
 
 # Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.
@@ -77,7 +76,7 @@ async def default(request: Request, body: PlatformBody) -> Response:
     content = body.content
     if isinstance(content.get("inputs"), dict):
         return await answer_similarity(request, read_python(SimilarityBody, content))
-    return await run_task(request, _choose_task(get_context(request), get_service(request).card, content))
+    return await run_task(request, _choose_task(get_context(request), get_service(request), content))
 
 
 @router.post("/invocations", summary="As Amazon SageMaker calls it", response_model=Any)
@@ -96,20 +95,30 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     count = sum(task.inputs for task in tasks)
     record_inputs(context, count, is_batch=True)
     service.check_room(count)
+    service = _select_common_service(service, tasks)
     seconds = service.bound_seconds(read_request_options(context).timeout)
     predictions = await _run_all(service, tasks, seconds)
     return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 
 
-def _choose_task(context: RequestContext, card: ModelCard, content: Any) -> TeiTask:
+def _choose_task(context: RequestContext, service: EmbeddingService, content: Any) -> TeiTask:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
+    card = service.card
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
         return rank_task(context, read_python(RankBody, content))
     if card.main_output is Output.LOGITS:
         return predict_task(context, read_python(PredictBody, content))
     if card.main_output is Output.SPARSE:
-        return sparse_task(context, card, read_python(TokensBody, content))
-    return embed_task(context, card, read_python(EmbedBody, content))
+        return sparse_task(context, service, read_python(TokensBody, content))
+    return embed_task(context, service, read_python(EmbedBody, content))
+
+
+def _select_common_service(service: EmbeddingService, tasks: Sequence[TeiTask]) -> EmbeddingService:
+    """Return the service that runs all tasks. Raises InvalidInput where they would make vectors of several spaces."""
+    services = {id(one): one for one in (task.service or service for task in tasks)}
+    if len(services) > 1:
+        raise InvalidInput("`instances` ask for several tasks of the model; send one request for each")
+    return next(iter(services.values()))
 
 
 def _is_ranking(content: Any) -> bool:
@@ -134,7 +143,7 @@ def _build_instance_task(
     with _naming_instance(index, has_one_input=False):
         if _is_ranking(content):
             service.check_ranks()
-        return _choose_task(context, service.card, content)
+        return _choose_task(context, service, content)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
-from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt
+from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt, select_service
 from embedserve_runtime.api.inputs import (
     read_ids,
     read_request_options,
@@ -70,12 +70,12 @@ router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_response
 
 @router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
 async def embed(request: Request, body: EmbedBody) -> Response:
-    return await run_task(request, embed_task(get_context(request), get_service(request).card, body))
+    return await run_task(request, embed_task(get_context(request), get_service(request), body))
 
 
 @router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
 async def embed_sparse(request: Request, body: TokensBody) -> Response:
-    return await run_task(request, sparse_task(get_context(request), get_service(request).card, body))
+    return await run_task(request, sparse_task(get_context(request), get_service(request), body))
 
 
 @router.post(
@@ -94,7 +94,7 @@ async def predict(request: Request, body: PredictBody) -> Response:
 )
 async def embed_all(request: Request, body: TokensBody) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
-    service = get_service(request)
+    service = select_service(get_service(request), body)
     embedded = await service.embed(
         build_tokens_query(get_context(request), service.card, body, Output.HIDDEN)
     )
@@ -115,6 +115,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
         raise EmptyInput("`sentences` cannot be empty")
     record_inputs(context, len(sentences) + 1, is_batch=True)
     parameters = body.parameters or SimilarityParameters()
+    service = select_service(service, parameters)
     options = read_request_options(context)
     prompt = read_input_prompt(service.card, parameters)
     query = EmbedQuery(
@@ -134,7 +135,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])
 async def tokenize(request: Request, body: TokenizeBody) -> Response:
-    service = get_service(request)
+    service = select_service(get_service(request), body)
     texts = read_texts(get_context(request), body.inputs)
     prompt = read_input_prompt(service.card, body)
     query = EmbedQuery(
@@ -194,6 +195,11 @@ async def info(request: Request) -> Response:
         default_prompt=card.default_prompt,
         adapter_task=card.adapter_task,
         adapter_tasks=list(card.adapter_tasks),
+        vector_spaces={
+            one.adapter_task: one.vector_space
+            for one in (card, *card.other_tasks)
+            if one.adapter_task is not None
+        },
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
     )

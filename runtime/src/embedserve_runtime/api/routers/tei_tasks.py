@@ -20,7 +20,7 @@ from embedserve_runtime.api.encoding import (
     write_sparse_items,
 )
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.input_types import read_input_prompt
+from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.responses import result_response
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
@@ -38,22 +38,25 @@ from embedserve_runtime.service import (
 
 @dataclass(frozen=True, slots=True)
 class TeiTask:
-    """A task. inputs: their number. run: returns the answer's JSON and its usage; raises any RequestError."""
+    """A task. inputs: their number. run: returns the answer's JSON and its usage; raises any RequestError. service: the
+    one that runs it, where that is not up to the caller."""
 
     inputs: int
     run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
+    service: EmbeddingService | None = None
 
 
 async def run_task(request: Request, task: TeiTask) -> Response:
     """Run a task and create its answer. Raises any RequestError."""
-    service = get_service(request)
+    service = task.service or get_service(request)
     content, usage = await task.run(service)
     return result_response(request, service, content, usage)
 
 
-def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> TeiTask:
+def embed_task(context: RequestContext, service: EmbeddingService, body: EmbedBody) -> TeiTask:
     options = read_request_options(context)
-    prompt = read_input_prompt(card, body)
+    service = select_service(service, body)
+    prompt = read_input_prompt(service.card, body)
     query = EmbedQuery(
         read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
@@ -71,17 +74,18 @@ def embed_task(context: RequestContext, card: ModelCard, body: EmbedBody) -> Tei
         embedded = await service.embed(query)
         return await write_rows(embedded.dense, write_number_arrays), embedded.usage
 
-    return TeiTask(len(query.inputs), run)
+    return TeiTask(len(query.inputs), run, service)
 
 
-def sparse_task(context: RequestContext, card: ModelCard, body: TokensBody) -> TeiTask:
-    query = build_tokens_query(context, card, body, Output.SPARSE)
+def sparse_task(context: RequestContext, service: EmbeddingService, body: TokensBody) -> TeiTask:
+    service = select_service(service, body)
+    query = build_tokens_query(context, service.card, body, Output.SPARSE)
 
     async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
         embedded = await service.embed(query)
         return await write_sparse_items(embedded.sparse), embedded.usage
 
-    return TeiTask(len(query.inputs), run)
+    return TeiTask(len(query.inputs), run, service)
 
 
 def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:

@@ -313,10 +313,14 @@ class InfoBody(ApiModel):
         description="Name of the prompt taken where none is asked for; null: none.", examples=["document"]
     )
     adapter_task: str | None = Field(
-        description="The task whose adapter is merged into the weights; null: none.", examples=["retrieval"]
+        description="The task of a request that names none; null: none.", examples=["retrieval"]
     )
     adapter_tasks: list[str] = Field(
         description="All tasks that the model has adapters for.", examples=[["retrieval", "text-matching"]]
+    )
+    vector_spaces: dict[str, str] = Field(
+        description="The vector space of each task that requests can choose.",
+        examples=[{"retrieval": "vs2-4d4f43f9e189b33de563", "text-matching": "vs2-90b1f0c5d8a3c2e1b7a6"}],
     )
     engine: EngineBody = Field(
         description="What runs the model.",

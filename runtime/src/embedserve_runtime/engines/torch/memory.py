@@ -129,8 +129,11 @@ def split(batch: PackedBatch, at: list[int]) -> list[PackedBatch]:
         pool_starts = None if batch.pool_starts is None else batch.pool_starts[first:last]
         queries = None if batch.queries is None else batch.queries[first:last]
         attended = None if batch.attended_lengths is None else batch.attended_lengths[first:last]
+        tasks = None if batch.tasks is None else batch.tasks[first:last]
         bounds_of_part = batch.cu_seqlens[first : last + 1] - start
         parts.append(
-            PackedBatch(batch.token_ids[start:end], bounds_of_part, types, pool_starts, queries, attended)
+            PackedBatch(
+                batch.token_ids[start:end], bounds_of_part, types, pool_starts, queries, attended, tasks
+            )
         )
     return parts
