@@ -78,6 +78,7 @@ def calibrate(
     concurrency: int,
     seconds: float,
     clock: Callable[[], float],
+    max_budget: int = MAX_BUDGET,
 ) -> Calibration:
     """Run growing batches until the rate no longer grows or `seconds` are over; the best of a few runs counts for each.
 
@@ -91,7 +92,7 @@ def calibrate(
     with _run_concurrently(run, concurrency, clock) as runs:
         runs.run(texts.fill(budget))
         deadline = clock() + seconds
-        while budget <= MAX_BUDGET and flat < FLAT_DOUBLINGS:
+        while budget <= max_budget and flat < FLAT_DOUBLINGS:
             rate, last_run = runs.best_rate(texts.fill(budget), deadline)
             measurements.append(Measurement(budget, rate))
             served = _served_rate(measurements[-1], concurrency)
