@@ -21,7 +21,7 @@ _OVER_LIMIT = re.compile(
 """Patterns of the kubelet's messages about an eviction."""
 
 
-def choose_memory_limit(limit: str | None, model_bytes: int | None) -> str | None:
+def choose_memory_limit(limit: str | int | None, model_bytes: int | None) -> str | None:
     """Return a memory limit with which a container that ran out of memory should do: half as much again as the limit
     that it had, and no less than its model needs. None where neither is known.
     """

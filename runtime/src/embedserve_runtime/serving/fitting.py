@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict, replace
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.quota import usable_cpus
+from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.loading.model_sizes import find_model_sizes
 from embedserve_runtime.loading.runners import OpenedModel
 from embedserve_runtime.memory.fitting import MemoryFit, fit_load
@@ -24,7 +24,7 @@ def fit_to_container(config: RuntimeConfig, opened: OpenedModel) -> tuple[Memory
     """
     card = opened.card
     sizes, engine, _ = find_model_sizes(card, opened.tensors, config)
-    load = describe_load(config, card.max_length, engine, usable_cpus())
+    load = describe_load(config, card.max_length, engine, count_usable_cpus())
     limit = None if engine == "torch" else read_memory_limit()
     fit = fit_load(sizes, load, describe_bounds(config, load), limit)
     facts = {"limit": limit, "planned": fit.planned, **asdict(fit.load)}

@@ -6,7 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
@@ -110,11 +110,10 @@ def _warm_up_and_calibrate(
     first = runners[0]
     return calibrate(
         _bind_main_run(first),
-        _make_sample_texts(first, tokenizer),
+        replace(_make_sample_texts(first, tokenizer), max_batch_tokens=fit.load.batch_tokens),
         concurrency=min(first.engine.concurrency, fit.max_concurrency or first.engine.concurrency),
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
-        max_budget=fit.load.batch_tokens,
     )
 
 
