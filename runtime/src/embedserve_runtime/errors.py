@@ -11,6 +11,7 @@
     │   ├── ModelInvalid            a file is there and cannot be used
     │   ├── UnsupportedArchitecture no family, no ONNX file to fall back to
     │   └── HashMismatch            at every try the content did not match its checksum
+    ├── MemoryTooSmall              the container's memory limit has no room for the model
     ├── FrontEndFailure             a front-end process cannot be kept running
     ├── EngineBroken                the engine runs no batch any more; only a new process helps
     ├── SourceUnavailable           the hub or the network failed; trying again may help
@@ -138,6 +139,10 @@ class VolumeReadOnly(VolumeError):
 class VolumePermissionDenied(VolumeError):
     reason = "VolumePermissionDenied"
     retryable = False
+
+
+class MemoryTooSmall(EmbedserveError):
+    reason = "MemoryTooSmall"
 
 
 class FrontEndFailure(EmbedserveError):

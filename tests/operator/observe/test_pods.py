@@ -146,7 +146,7 @@ CASES = [
         Failure(
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi (its model's files alone "
-            "are 87 MiB); raise spec.resources.limits.memory: about 448Mi are needed to serve it",
+            "are 87 MiB); set spec.resources.limits.memory to 1536Mi",
             is_transient=True,
         ),
         id="out of memory once, with a model of known size",
@@ -156,7 +156,7 @@ CASES = [
         Failure(
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi; "
-            "raise spec.resources.limits.memory",
+            "set spec.resources.limits.memory to 1536Mi",
             is_transient=False,
         ),
         id="out of memory again and again",

@@ -8,7 +8,7 @@ import torch
 from transformers import BertModel
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.loading.runners import load_runners
+from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.pipelines.folders import bert, tokens_of
 
@@ -53,4 +53,5 @@ def word_id(folder: Path) -> int:
 
 def runners(folder: Path, precision: str) -> list[Runner]:
     engine = {"kind": "torch", "precision": precision, "threads": 1}
-    return [*load_runners(load_config(flags={"model": {"source": str(folder)}, "engine": engine}))]
+    config = load_config(flags={"model": {"source": str(folder)}, "engine": engine})
+    return [*load_runners(config, open_served_model(config))]

@@ -120,3 +120,10 @@ def test_a_text_of_the_limit_and_a_mix_have_run_before_the_first_request(longest
     assert alone == [longest]
     assert len(mixed) > 1
     assert min(mixed) < max(mixed) <= longest
+
+
+def test_no_batch_is_tried_that_there_is_no_memory_for() -> None:
+    engine = FakeEngine(lambda tokens: 1.0)
+    texts = SampleTexts(512, 100, max_batch_tokens=1_000)
+    found = calibrate(engine, texts, concurrency=1, seconds=1_000.0, clock=engine.clock)
+    assert max(measured.budget for measured in found.measurements) == 512

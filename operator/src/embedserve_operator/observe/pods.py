@@ -14,7 +14,6 @@ from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.objects import Metadata, find_condition
 from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec
 from embedserve_operator.manifests.containers import CONFIG_VOLUME, FETCH, KEYS_VOLUME, RUNTIME
-from embedserve_operator.manifests.memory import compute_memory, format_mib
 from embedserve_operator.manifests.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
 from embedserve_operator.manifests.runtime_config import KEYS_FILE, KEYS_PATH
 from embedserve_operator.observe.reports import (
@@ -23,6 +22,7 @@ from embedserve_operator.observe.reports import (
     is_reason,
     read_model_report,
 )
+from embedserve_operator.observe.shortages import advise_after_eviction, choose_memory_limit
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.pods import FetchingPod, PodPhase, PodState
@@ -200,12 +200,14 @@ def _describe_memory(pod: Pod, name: str) -> str:
     bound = f"its limit of {limit}" if limit else "the node's memory"
     report = _find_model_report(pod)
     size = report.size_bytes if report is not None else None
-    if size is None:
-        return f"needed more memory than {bound}; raise spec.resources.limits.memory"
-    return (
-        f"needed more memory than {bound} (its model's files alone are {size / _MIB:.0f} MiB); raise "
-        f"spec.resources.limits.memory: about {format_mib(compute_memory(size))} are needed to serve it"
+    files = "" if size is None else f" (its model's files alone are {size / _MIB:.0f} MiB)"
+    wanted = choose_memory_limit(limit, size)
+    number = (
+        "raise spec.resources.limits.memory"
+        if wanted is None
+        else f"set spec.resources.limits.memory to {wanted}"
     )
+    return f"needed more memory than {bound}{files}; {number}"
 
 
 def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:
@@ -281,7 +283,7 @@ def _find_pod_end(pod: Pod) -> Failure | None:
     status = pod.status
     if status.phase != "Failed":
         return None
-    message = f"pod {pod.metadata.name}: {status.message or 'failed'}"
+    message = f"pod {pod.metadata.name}: {status.message or 'failed'}{advise_after_eviction(status.message)}"
     reason = status.reason if is_reason(status.reason) else "PodFailed"
     return _build_failure(reason, message, is_transient=True)
 

@@ -29,6 +29,11 @@ class RequestMemory:
     pending: int = 0
     _held: Counter[str] = field(default_factory=Counter)
 
+    def lower_bound(self, max_pending_bytes: int) -> None:
+        """Lower the bound for all requests; one body of the largest size always has room."""
+        least = self.max_body_bytes + MIN_REQUEST_BYTES
+        self.max_pending_bytes = min(self.max_pending_bytes, max(least, max_pending_bytes))
+
     def reserve(self, count: int, client: str | None = None, own: int = 0) -> None:
         """Reserve `count` bytes. Raises Overloaded where they do not fit.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
@@ -39,9 +40,16 @@ from embedserve_runtime.sources import open_model
 log = logging.getLogger(__name__)
 
 
-def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
-    """Load a runner for each device. Blocks until the model is in memory. Raises ModelError, SourceUnavailable or
-    ConfigError."""
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model whose folder has been read: its card, and its tensors, of which none is in memory."""
+
+    card: ModelCard
+    tensors: ModelTensors
+
+
+def open_served_model(config: RuntimeConfig) -> OpenedModel:
+    """Find or fetch the folder of the model and read its card. Raises ModelError, SourceUnavailable or ConfigError."""
     located = open_model(config.model)
     card = read_card(located.folder, located.revision, config.model)
     if card.ignored_settings:
@@ -56,7 +64,12 @@ def load_runners(config: RuntimeConfig) -> Sequence[Runner]:
         )
     if card.guesses_pooling:
         log.warning("no file of the model says how to pool; the mean is a guess, set model.pooling")
-    tensors = ModelTensors(located.folder)
+    return OpenedModel(card, ModelTensors(located.folder))
+
+
+def load_runners(config: RuntimeConfig, opened: OpenedModel) -> Sequence[Runner]:
+    """Load a model, with a runner for each device. Blocks until it is in memory. Raises ModelError or ConfigError."""
+    card, tensors = opened.card, opened.tensors
     if isinstance(card.body, BundledOnnx):
         check_graph(config.engine)
         if card.body.runs_singly:
@@ -112,7 +125,7 @@ def _load_fallback_runner(
 
 def load_runner(config: RuntimeConfig) -> Runner:
     """Load the first of `load_runners`, for callers that need no more."""
-    return load_runners(config)[0]
+    return load_runners(config, open_served_model(config))[0]
 
 
 def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embedserve_runtime.config import BatchingSettings, RuntimeConfig, ServerSettings
 from embedserve_runtime.memory.plan import (
     PLANNED_PENDING_BYTES,
@@ -10,6 +12,8 @@ from embedserve_runtime.memory.plan import (
     choose_planned_tokens,
 )
 
+MAX_MEASURED_TOKENS = 65_536
+"""The largest budget that is measured (`scheduling.calibration.MAX_BUDGET`)."""
 CONCURRENCY = 2
 """Batches that ONNX Runtime runs at once with several threads (`engines.onnx.engine.CONCURRENCY`)."""
 
@@ -37,4 +41,16 @@ def describe_load(config: RuntimeConfig, max_length: int, engine: str, cpus: int
         pending_bytes=pending,
         queue_inputs=inputs,
         cache_bytes=batching.cache_bytes,
+    )
+
+
+def describe_bounds(config: RuntimeConfig, load: ServingLoad) -> ServingLoad:
+    """Return the most that a server may take at the same time by its settings alone, where nothing limits its
+    memory."""
+    batching = config.batching
+    return replace(
+        load,
+        batch_tokens=MAX_MEASURED_TOKENS if batching.max_batch_tokens == "auto" else load.batch_tokens,
+        pending_bytes=config.server.max_pending_bytes,
+        queue_inputs=batching.max_queue_inputs,
     )

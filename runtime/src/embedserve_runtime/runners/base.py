@@ -49,9 +49,15 @@ class Runner(BatchRunner, Protocol):
         ...
 
 
-def repeat_by_concurrency(runners: Sequence[Runner]) -> list[Runner]:
-    """List each runner as often as it runs batches at once."""
-    return [runner for runner in runners for _ in range(runner.engine.concurrency)]
+def repeat_by_concurrency(runners: Sequence[Runner], max_concurrency: int | None = None) -> list[Runner]:
+    """List each runner as often as it runs batches at once; at most so many times, where there is memory for no
+    more."""
+    concurrencies = [runner.engine.concurrency for runner in runners]
+    return [
+        runner
+        for runner, concurrency in zip(runners, concurrencies, strict=True)
+        for _ in range(concurrency if max_concurrency is None else min(concurrency, max_concurrency))
+    ]
 
 
 @dataclass(frozen=True, slots=True)

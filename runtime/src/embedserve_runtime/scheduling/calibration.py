@@ -50,10 +50,14 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class SampleTexts:
-    """Makes batches that a model can run. max_length: the longest sequence that it takes, in tokens."""
+    """Makes batches that a model can run.
+
+    max_length: the longest sequence that it takes, in tokens. max_batch_tokens: the largest batch that is tried.
+    """
 
     max_length: int
     vocabulary_size: int
+    max_batch_tokens: int = MAX_BUDGET
 
     @property
     def length(self) -> int:
@@ -91,7 +95,7 @@ def calibrate(
     with _run_concurrently(run, concurrency, clock) as runs:
         runs.run(texts.fill(budget))
         deadline = clock() + seconds
-        while budget <= MAX_BUDGET and flat < FLAT_DOUBLINGS:
+        while budget <= texts.max_batch_tokens and flat < FLAT_DOUBLINGS:
             rate, last_run = runs.best_rate(texts.fill(budget), deadline)
             measurements.append(Measurement(budget, rate))
             served = _served_rate(measurements[-1], concurrency)

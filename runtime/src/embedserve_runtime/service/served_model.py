@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from embedserve_runtime.engines.base import EngineDescription
+from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.policy import Limits
 
@@ -14,12 +15,14 @@ from embedserve_runtime.scheduling.policy import Limits
 class ServedModel:
     """A model that is ready to answer requests.
 
-    limits: of its batches and its queue. engines: those that run it, for `/info`. task: the number of the card's task.
+    limits: of its batches and its queue. engines: those that run it, memory: what it takes, both for `/info`. task: the
+    number of the card's task.
     """
 
     card: ModelCard
     limits: Limits
     engines: Sequence[EngineDescription]
+    memory: MemoryFit | None = None
     task: int = 0
 
     def list_other_tasks(self) -> list[ServedModel]:

@@ -83,6 +83,7 @@ class EmbeddingService:
         clock: Callable[[], float],
     ) -> None:
         self.engines = model.engines
+        self.memory = model.memory
         self.card = card = model.card
         self.dispatcher = dispatcher
         self.batching = batching

@@ -135,7 +135,7 @@ class _ServerProcess:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._handle_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
-        context = build_server_context(
+        self._context = context = build_server_context(
             self._settings, self._readiness, self._metrics.requests, self._render_metrics
         )
         management = self._open_management(context)
@@ -230,10 +230,13 @@ class _ServerProcess:
         loaded = loading.result()
         if self._auto_sized_front_end:
             await self._auto_sized_front_end.grow(loaded.http_workers)
-        batching, runners = self._config.batching, loaded.runners
+        batching, runners, fit = self._config.batching, loaded.runners, loaded.fit
         card, engines = runners[0].card, [runner.engine for runner in runners]
-        limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, batching.max_queue_inputs)
-        concurrent_runners = repeat_by_concurrency(runners)
+        limits = Limits(loaded.max_batch_tokens, batching.max_queue_tokens, fit.load.queue_inputs)
+        concurrent_runners = repeat_by_concurrency(runners, fit.max_concurrency)
+        if fit.limit is not None:
+            # Front ends in other processes keep within their share of the setting.
+            self._context.memory.lower_bound(fit.load.pending_bytes)
         dispatcher = Dispatcher(
             concurrent_runners,
             limits,
@@ -250,7 +253,8 @@ class _ServerProcess:
         ).batch_failed
         self._vector_space = card.vector_space
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
-        model = ServedModel(card, limits, engines)
+        self._metrics.memory_planned(fit.limit, fit.planned)
+        model = ServedModel(card, limits, engines, fit)
         await self._front_end.open(model, loaded.tokenizer, dispatcher)
         self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher

@@ -6,7 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
@@ -17,7 +17,8 @@ from embedserve_runtime.cpu.split import CpuSplit, choose_front_end_count, split
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Results
 from embedserve_runtime.frontends.overhead import measure_overhead
-from embedserve_runtime.loading.runners import load_runners
+from embedserve_runtime.loading.runners import load_runners, open_served_model
+from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.calibration import (
@@ -28,6 +29,7 @@ from embedserve_runtime.scheduling.calibration import (
     measure_rate,
     warm_up,
 )
+from embedserve_runtime.serving.fitting import fit_to_container
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class ServableModel:
     """A model that is ready to serve.
 
     runners: one for each device. split: None where cores are not split, since the engine does not run on a CPU or its
-    threads are set. http_workers: as set, or as measured.
+    threads are set. http_workers: as set, or as measured. fit: what it may serve at the same time.
     """
 
     runners: Sequence[Runner]
@@ -50,6 +52,7 @@ class ServableModel:
     calibration: Calibration | None
     split: CpuSplit | None
     http_workers: int
+    fit: MemoryFit
 
 
 def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> ServableModel:
@@ -58,7 +61,8 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
     on_loaded: called once when the model is in memory. Raises EmbedserveError.
     """
     started = time.perf_counter()
-    runners = load_runners(config)
+    fit, opened = fit_to_container(config, open_served_model(config))
+    runners = load_runners(config, opened)
     tokenizer = TextTokenizer.from_card(runners[0].card)
     log.info(
         "model loaded",
@@ -68,32 +72,34 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
         },
     )
     on_loaded()
-    calibration = _warm_up_and_calibrate(config, runners, tokenizer)
+    calibration = _warm_up_and_calibrate(config, runners, tokenizer, fit)
     allocation = _allocate_cores(config, runners, tokenizer, calibration)
     split = allocation.split
     if split is not None and split.engine != runners[0].engine.threads:
         engine = config.engine.model_copy(update={"threads": split.engine})
         # Released before the same model is loaded again.
         runners = []
-        runners = load_runners(config.model_copy(update={"engine": engine}))
-        calibration = _warm_up_and_calibrate(config, runners, tokenizer)
-    budget = config.batching.max_batch_tokens
+        runners = load_runners(config.model_copy(update={"engine": engine}), opened)
+        calibration = _warm_up_and_calibrate(config, runners, tokenizer, fit)
+    budget = fit.load.batch_tokens
     if calibration is not None:
         budget = calibration.budget
         rates = {str(m.budget): round(m.tokens_per_second) for m in calibration.measurements}
         log.info("token budget chosen", extra={"max_batch_tokens": budget, "tokens_per_second": rates})
-    assert budget != "auto", "calibrated"
     # Objects that are alive now stay alive: later collections need not visit them.
     gc.collect()
     gc.freeze()
     gc.enable()
     if runners[0].engine.device == "cpu":
         use_huge_pages()
-    return ServableModel(runners, tokenizer, budget, calibration, split, allocation.http_workers)
+    workers = allocation.http_workers
+    if config.server.http_workers == "auto" and fit.max_http_workers is not None:
+        workers = min(workers, fit.max_http_workers)
+    return ServableModel(runners, tokenizer, budget, calibration, split, workers, fit)
 
 
 def _warm_up_and_calibrate(
-    config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer
+    config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer, fit: MemoryFit
 ) -> Calibration | None:
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
     for runner in runners:
@@ -104,8 +110,8 @@ def _warm_up_and_calibrate(
     first = runners[0]
     return calibrate(
         _bind_main_run(first),
-        _make_sample_texts(first, tokenizer),
-        concurrency=first.engine.concurrency,
+        replace(_make_sample_texts(first, tokenizer), max_batch_tokens=fit.load.batch_tokens),
+        concurrency=min(first.engine.concurrency, fit.max_concurrency or first.engine.concurrency),
         seconds=CALIBRATION_SECONDS,
         clock=time.perf_counter,
     )

@@ -119,6 +119,11 @@ class Metrics:
         self._max_batch_tokens = max_batch_tokens
         self._queue = queue
 
+    def memory_planned(self, limit: int | None, planned: int) -> None:
+        """limit: of the container, in bytes; None without one."""
+        self._memory_limit.set(limit or 0)
+        self._memory_planned.set(planned)
+
     def set_ready(self, ready: bool) -> None:
         self._ready.set(int(ready))
 
@@ -147,6 +152,12 @@ class Metrics:
         )
         self._ready = gauge("embedserve_ready", "1 while the service is ready.")
         self._budget = gauge("embedserve_max_batch_tokens", "Token budget of one batch; 0 until it is known.")
+        self._memory_limit = gauge(
+            "embedserve_memory_limit_bytes", "Memory limit of the container; 0 without one."
+        )
+        self._memory_planned = gauge(
+            "embedserve_memory_planned_bytes", "Memory that the server plans to take at the highest."
+        )
         gauge("embedserve_http_workers", "Front-end processes beside the engine's own.").set_function(
             lambda: float(len(self.pids) - 1)
         )

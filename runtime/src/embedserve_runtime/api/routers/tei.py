@@ -41,6 +41,7 @@ from embedserve_runtime.api.schemas.tei import (
     ErrorBody,
     InfoBody,
     LabelsModelType,
+    MemoryBody,
     ModelType,
     ParityBody,
     PredictBody,
@@ -56,6 +57,7 @@ from embedserve_runtime.engines.base import EngineDescription, MeasuredParity
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.heads.similarity import compute_cosine_similarities
+from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, MultiVectorHead, SparseHead
 from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery
@@ -202,8 +204,15 @@ async def info(request: Request) -> Response:
         },
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
+        memory=_describe_memory(service.memory),
     )
     return BytesResponse(to_json(content), headers=space_headers(service))
+
+
+def _describe_memory(memory: MemoryFit | None) -> MemoryBody | None:
+    if memory is None:
+        return None
+    return MemoryBody(limit_bytes=memory.limit, planned_bytes=memory.planned, lowered=list(memory.lowered))
 
 
 def _describe_engines(engines: Sequence[EngineDescription]) -> EngineBody:

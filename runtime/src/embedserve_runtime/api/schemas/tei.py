@@ -262,6 +262,17 @@ class ParityBody(ApiModel):
     )
 
 
+class MemoryBody(ApiModel):
+    """What the server takes of memory at the highest, and what it does with less than it was asked for."""
+
+    limit_bytes: int | None = Field(description="Limit of the container; null: none.", examples=[1073741824])
+    planned_bytes: int = Field(description="What the server plans to take.", examples=[846213120])
+    lowered: list[str] = Field(
+        description="What is less than the settings ask for, since the limit has no room for it.",
+        examples=[["1024 tokens of a batch in the place of 2048"]],
+    )
+
+
 class InfoBody(ApiModel):
     """Answer of `GET /info`: TEI's keys, then our own."""
 
@@ -336,3 +347,7 @@ class InfoBody(ApiModel):
         ],
     )
     http_workers: int = Field(description="How many processes speak HTTP.", examples=[1])
+    memory: MemoryBody | None = Field(
+        description="Memory of the server; null: not planned.",
+        examples=[{"limit_bytes": 1073741824, "planned_bytes": 846213120, "lowered": []}],
+    )

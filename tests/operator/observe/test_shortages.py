@@ -1,0 +1,59 @@
+"""What to ask for after a container or a pod was ended for want of memory or storage."""
+
+from __future__ import annotations
+
+import pytest
+
+from embedserve_operator.observe.shortages import advise_after_eviction, choose_memory_limit
+
+MIB = 2**20
+LOW = (
+    "The node was low on resource: {resource}. Threshold quantity: 100Mi, available: 52Mi. Container runtime was using "
+    "{used}, request is 0, has larger consumption of {resource}. "
+)
+
+
+@pytest.mark.parametrize(
+    ("limit", "model_bytes", "want"),
+    [
+        ("1Gi", None, "1536Mi"),
+        ("1Gi", 87 * MIB, "1536Mi"),
+        ("512Mi", 2_200 * MIB, "3584Mi"),
+        (None, 87 * MIB, "448Mi"),
+        ("500M", None, "768Mi"),
+        (None, None, None),
+    ],
+)
+def test_a_limit_is_named_that_should_do(
+    limit: str | None, model_bytes: int | None, want: str | None
+) -> None:
+    assert choose_memory_limit(limit, model_bytes) == want
+
+
+@pytest.mark.parametrize(
+    ("message", "want"),
+    [
+        (
+            LOW.format(resource="memory", used="1048576Ki"),
+            "; set spec.resources.requests.memory to 1536Mi or more",
+        ),
+        (
+            LOW.format(resource="ephemeral-storage", used="5Gi")
+            + "Container istio-proxy was using 12Mi, request is 0, has larger consumption of ephemeral-storage. ",
+            "; set spec.resources.requests.ephemeral-storage to 7680Mi or more",
+        ),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            "; set spec.resources.limits.ephemeral-storage to 1536Mi or more",
+        ),
+        (
+            'Container runtime exceeded its local ephemeral storage limit "2Gi". ',
+            "; set spec.resources.limits.ephemeral-storage to 3072Mi or more",
+        ),
+        ("The node was low on resource: pids. ", ""),
+        ("The node was low on memory", ""),
+        ("Pod was terminated in response to imminent node shutdown.", ""),
+    ],
+)
+def test_an_eviction_names_what_to_set(message: str, want: str) -> None:
+    assert advise_after_eviction(message) == want
