@@ -72,5 +72,5 @@ def test_a_node_that_cannot_mount_images_is_named(service: MakeService, node: No
     found.apply(of_image(NODE_NAME))
     said = found.wait_condition("Reconciling", "True", "ImageVolumesMissing")["message"]
     assert f"node {NODE_NAME}" in said
-    assert "feature ImageVolume" in said
+    assert "feature gate ImageVolume" in said
     found.delete()

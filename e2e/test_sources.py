@@ -194,7 +194,8 @@ def test_an_image_is_refused_with_the_cause_where_the_cluster_has_no_image_volum
     found = service("image")
     found.apply(of({"image": {"reference": "registry.example/minilm:1", "path": "model"}}))
     assert (
-        "knows no image volumes" in found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
+        "does not support image volumes"
+        in found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
     )
     assert found.children("deployments") == [], "its pods would find an empty folder"
     found.delete()

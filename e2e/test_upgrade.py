@@ -1,4 +1,4 @@
-"""The chart from the previous release to this one, and away: what serves goes on serving, models stay on their volumes.
+"""The chart from the previous release to this one, and away: running pods keep serving, models stay on their volumes.
 
 `charts/` beside this file has the chart of the previous release, packaged. Its operator is this one's: the test is
 about the definition, the rights and what helm does with them.

@@ -60,7 +60,7 @@ async def pod_that_knows(file: Path, told: list[str]) -> AsyncIterator[int]:
 async def call(
     port: int, key: Ed25519PrivateKey | None, *, generation: int = 1, pod: str = "docs-a"
 ) -> list[bool]:
-    """Whether the pod was told, and whether it has proved its vectors."""
+    """Whether the pod was told, and whether it has passed the self-check."""
     async with PodClient(message_timeout=20, check_timeout=20, port=port) as client:
         if key is not None:
             client.sign_with(CallSigner(key, lambda: generation, Clock()))

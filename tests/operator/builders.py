@@ -143,7 +143,7 @@ class Cluster:
     """Why pods of Jobs cannot be created, by the UID of the Job."""
 
     def observed(self) -> ObservedState:
-        """Pods that are ready have proved their vectors."""
+        """Pods that are ready have passed the self-check."""
         service = EmbeddingServiceObject.parse(self.resource)
         pods = [Pod.parse(pod) for pod in self.pods]
         before = observe(ReceivedObjects(service, self.children, pods))

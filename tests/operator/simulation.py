@@ -85,7 +85,7 @@ class Simulation:
     now: int = NOW
     room: int = 1000
     unsound: frozenset[str] = frozenset()
-    """Repositories whose pods come up and do not prove their vectors."""
+    """Repositories whose pods come up and do not pass the self-check."""
     after_write: Callable[[], None] = lambda: None
     admits: Callable[[Manifest, web.Request, bytes], bool] = lambda *_: True
     """Whether a pod takes a call with this body."""

@@ -57,19 +57,19 @@ REFUSED = [
     pytest.param(
         hub_spec(hardware={"class": "ampere"}, model={"precision": "fp8"}),
         "PrecisionUnsupported",
-        "from compute capability 8.9 on, class ampere has compute capability 8.0, 8.6, 8.7",
+        "of compute capability 8.9 or higher, and class ampere has compute capability 8.0, 8.6, 8.7",
         id="fp8 before Ada",
     ),
     pytest.param(
         hub_spec(hardware={"class": "turing"}, model={"precision": "int8"}, onnx={}),
         "PrecisionUnsupported",
-        "int8 needs an accelerator from compute capability 8.0 on",
+        "int8 needs an accelerator of compute capability 8.0 or higher",
         id="int8 on Turing, which the conversion is not for",
     ),
     pytest.param(
         hub_spec(hardware={"class": "hopper"}, model={"precision": "int8"}, engine="onnx"),
         "PrecisionUnsupported",
-        "needs the engine torch, here it is onnx; add onnx, which converts the model",
+        "needs the torch engine, but the engine is onnx; add onnx, which converts the model",
         id="int8 of the other engine",
     ),
 ]

@@ -89,7 +89,7 @@ async def test_a_secret_without_a_key_is_named_and_not_quoted(
     server = Secrets()
     server.secret = content
     with pytest.raises(
-        SettingsError, match=f"system/operator-pod-calls holds no Ed25519 key under {PRIVATE_KEY}"
+        SettingsError, match=f"system/operator-pod-calls has no Ed25519 key under {PRIVATE_KEY}"
     ) as e:
         await load(server, tmp_path, monkeypatch)
     assert "marked-value" not in str(e.value)

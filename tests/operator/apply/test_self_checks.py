@@ -1,4 +1,4 @@
-"""Pods prove their vectors beside the passes: those that do not answer are in nobody's way but their namespace's."""
+"""Self-checks of pods run beside the passes: those that do not answer are in nobody's way but their namespace's."""
 
 from __future__ import annotations
 

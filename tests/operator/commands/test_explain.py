@@ -94,7 +94,7 @@ def test_a_setting_is_explained_by_lines_of_its_own(
 def test_what_keeps_nodes_from_fitting_is_said_for_each_kind_of_node() -> None:
     (others,) = [line for line in explain(hub_spec(hardware={"class": "blackwell-rtx"})) if "others:" in line]
     assert others.startswith(
-        "  others: these would, but for a taint or cordon: rtx-pro (taint team=graphics:NoSchedule); the cluster has "
+        "  others: these fit except for a taint or cordon: rtx-pro (taint team=graphics:NoSchedule); the cluster has "
         "1 node (amd64), 1 node (amd64, compute capability 10.0, 1 nvidia.com/gpu), "
     )
     assert others.endswith(" and 6 more")

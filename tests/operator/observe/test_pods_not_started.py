@@ -31,7 +31,7 @@ def mounting(spec: dict[str, Any]) -> Cluster:
 @pytest.mark.parametrize(
     ("spec", "reason", "words"),
     [
-        pytest.param(IMAGE, "ImageVolumesMissing", "feature ImageVolume", id="a model in an image"),
+        pytest.param(IMAGE, "ImageVolumesMissing", "feature gate ImageVolume", id="a model in an image"),
         pytest.param(hub_spec(), "PodNotStarted", "kubectl describe pod", id="any other"),
     ],
 )

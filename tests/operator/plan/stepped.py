@@ -47,13 +47,13 @@ class SteppedCluster:
     broken: frozenset[str] = frozenset()
     """Repositories that cannot be fetched at the moment."""
     unsound: frozenset[str] = frozenset()
-    """Repositories whose pods come up and do not prove their vectors."""
+    """Repositories whose pods come up and do not pass the self-check."""
     now: int = NOW
     objects: dict[Ref, Manifest] = field(default_factory=dict)
     replies: dict[str, PodReplies] = field(default_factory=dict)
     """What the operator that runs now has heard of pods."""
     proved: set[str] = field(default_factory=set)
-    """The vector spaces that some pod has proved."""
+    """The vector spaces that some pod has passed the self-check of."""
 
     def __post_init__(self) -> None:
         self.objects[RESOURCE_REF] = resource(self.spec)

@@ -310,8 +310,8 @@ class TestConversion:
             cluster = started(succeeded(cluster))
         stalled = cluster.conditions()["Stalled"]
         assert stalled.reason == "OnnxOutputsMissing"
-        assert "logits cannot be had" in stalled.message
-        assert "a file can give last_hidden_state, sentence_embedding" in stalled.message
+        assert "logits are not available from" in stalled.message
+        assert "which can give last_hidden_state, sentence_embedding" in stalled.message
         assert not [job for job in cluster.jobs if "status" not in job]
         assert len(cluster.names("Deployment")) == serves
         assert (cluster.conditions()["Ready"].status == "True") == serves

@@ -100,7 +100,7 @@ def test_pods_are_placed_on_architectures_of_their_image_only() -> None:
             hub_spec(),
             (node("away", cordoned=True), node("own", taints=(Taint("team", "x", "NoExecute"),))),
             "NoMatchingNode",
-            ("but for a taint or cordon", "away (cordoned)", "own (taint team=x:NoExecute)"),
+            ("except for a taint or cordon", "away (cordoned)", "own (taint team=x:NoExecute)"),
             id="all nodes are cordoned or tainted",
         ),
         pytest.param(hub_spec(), (), "NoMatchingNode", ("the cluster has no nodes",), id="no nodes"),

@@ -110,7 +110,7 @@ def test_a_model_that_is_changed_while_the_service_is_stopped_waits_for_pods_tha
     cluster = serving().changed(asked(suspend=True)).applied().published()
     assert cluster.service_revision() == cluster.revision(hub_spec(REPO))
     assert deployment(cluster.plan())["spec"]["replicas"] == 0
-    assert "not known as long as no pod of it runs" in cluster.conditions()["Stalled"].message
+    assert "unknown until one of its pods runs" in cluster.conditions()["Stalled"].message
     resumed = cluster.rolled_out(hub_spec(REPO)).changed(asked()).applied()
     assert len(resumed.names("Deployment")) == 2, "the new model's pods come up to be asked"
     assert resumed.service_revision() == cluster.revision(hub_spec(REPO))
@@ -158,7 +158,7 @@ def test_where_the_served_model_is_not_declared_nothing_is_touched() -> None:
     plan = replace(cluster, children=blank).changed(asked(replicas=5)).plan()
     assert (plan.children, plan.prune) == ((), ())
     stalled = {one.type: one for one in plan.status.conditions}["Stalled"]
-    assert "it is not known what the model that is served was declared as" in stalled.message
+    assert "it is not known how the model that is served was declared" in stalled.message
     assert plan.status.rollout is not None
     assert plan.status.rollout.vector_space == OTHER_SPACE
 
@@ -169,7 +169,7 @@ def test_settings_that_do_not_go_with_the_model_that_serves_are_named() -> None:
     cluster = refused(served)
     assert cluster.service_revision() == cluster.revision(old)
     message = cluster.conditions()["Stalled"].message
-    assert "it does not go with the model that is served" in message
+    assert "it does not fit the model that is served" in message
     assert "int8 is made by conversion" in message
 
 
@@ -188,7 +188,7 @@ def test_a_model_that_is_held_and_has_no_room_is_not_begun(is_lost: bool) -> Non
     held = held.applied().rolled_out(hub_spec(REPO)).published()
     (ready,) = held.plan().status.conditions
     assert (ready.type, ready.status, ready.reason) == ("Ready", "True", "Held")
-    assert "before spec.rollout.hold is false" in ready.message
+    assert "does not start until spec.rollout.hold is false" in ready.message
     rollout = held.plan().status.rollout
     assert rollout is not None
     assert (rollout.state, rollout.url) == ("Held", None)

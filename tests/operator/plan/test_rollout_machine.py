@@ -40,7 +40,7 @@ class ModelChanges(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        """The first model serves, and has proved its vectors."""
+        """The first model serves, and has passed the self-check."""
         self._finish()
         self.cluster.proved.add(name_space(A))
 

@@ -169,7 +169,7 @@ def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
     assert "metricsAdapter" in found.message
     foreign = replace(cluster, facts=ClusterState(metrics_providers=("Service monitoring/p",)))
     message = foreign.conditions()["ScalingActive"].message
-    assert "Service monitoring/p has to know embedserve_queue_depth" in message
+    assert "Service monitoring/p must provide embedserve_queue_depth" in message
 
 
 def test_being_at_the_maximum_is_said_only_after_a_while() -> None:

@@ -1,5 +1,5 @@
-"""What serves while the manifest asks for another model: it keeps the name until the other one has proved its vectors,
-and gets every edit that came after the new model."""
+"""What serves while the manifest asks for another model: it keeps the name until the other one has passed its
+self-check, and gets every edit that came after the new model."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_lack_of_room_beside_the_old_model_leaves_the_choice_to_the_user() -> 
     assert (conditions["Ready"].status, conditions["Ready"].reason) == ("True", "PreviousRevisionServing")
     assert conditions["Reconciling"].reason == "NoRoomForBoth"
     said = conditions["Reconciling"].message
-    for words in ("Insufficient nvidia.com/gpu", "onNewVectorSpace: InPlace", "take the change back"):
+    for words in ("Insufficient nvidia.com/gpu", "onNewVectorSpace: InPlace", "revert the change"):
         assert words in said
     assert "keepPrevious" not in said, "nothing is kept"
     assert waiting.plan().prune == ()
@@ -53,7 +53,7 @@ def test_what_is_kept_of_earlier_models_is_one_of_the_choices() -> None:
     third = hub_spec(REPO, model={"pooling": "cls"})
     waiting = switched(hub_spec(), hub_spec(OTHER_REPO)).changed(third).applied()
     said = waiting.started(conditions=[WAITING], spec=third).conditions()["Reconciling"].message
-    assert "what is kept of 1 earlier models with spec.rollout.keepPrevious: 0s" in said
+    assert "remove the earlier models that are kept (1) with spec.rollout.keepPrevious: 0s" in said
 
 
 def test_a_pod_of_a_branch_that_has_moved_is_told_to_pass_on_and_the_user_to_name_a_commit() -> None:

@@ -167,7 +167,7 @@ async def test_in_place_gives_the_old_model_up_first(running: RunningOperator) -
     assert (simulation.answers(), deployments(simulation)) == ({SPACE[B]}, 1)
 
 
-async def test_a_model_that_does_not_prove_its_vectors_does_not_take_over(running: RunningOperator) -> None:
+async def test_a_model_that_does_not_pass_the_self_check_does_not_take_over(running: RunningOperator) -> None:
     simulation = running[0]
     simulation.unsound = frozenset({B})
     await through(running, spec(A), spec(B))

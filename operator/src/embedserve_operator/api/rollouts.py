@@ -31,5 +31,5 @@ class RolloutSettings(Model):
     way back at once."""
     hold: bool = False
     """Keeps the old vector space at the service's name although the new one is ready at its own name, to fill a
-    new index first. Set it to false to switch. With InPlace, and on a volume that one pod alone can mount, the new
-    model is not begun before."""
+    new index first. Set it to false to switch. With InPlace, and on a volume that only one pod can mount, the
+    new model does not start before that."""

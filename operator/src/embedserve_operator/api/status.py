@@ -91,7 +91,7 @@ class RolloutStatus(Model):
     revision: str
     """Revision: the end of its Deployment's name."""
     state: Literal["Preparing", "Checking", "Held", "Refused"]
-    """Preparing: its pods come up. Checking: they prove that they make sound vectors. Held: waits for
+    """Preparing: its pods come up. Checking: their vectors are checked. Held: waits for
     spec.rollout.hold to be false, ready or, where there is no room for both, not begun. Refused:
     spec.rollout.onNewVectorSpace says so."""
     vector_space: str | None = None

@@ -57,8 +57,8 @@ class ModelSpec(Model):
     source: ModelSource
     """Where the model comes from: exactly one of the fields."""
     refresh: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """Any word, a date for example. What a branch or a bucket's prefix stands for is looked up once and kept; another
-    word looks it up anew, and what is found comes up beside what serves."""
+    """Any text, for example a date. What a branch or a bucket's prefix stands for is looked up once and kept; a new
+    value looks it up again, and the model found starts beside the one that serves."""
     onnx_file: OnnxFile | None = None
     """ONNX file of the repository that is run in the place of its weights, by its path, for example
     onnx/model.onnx. Without it one is taken only where nothing else can run the model."""

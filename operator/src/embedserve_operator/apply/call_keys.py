@@ -71,7 +71,7 @@ def _read_secret(received: Received, name: str) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise SettingsError(
-            f"the Secret {name} holds no Ed25519 key under {PRIVATE_KEY}; delete it, and the operator makes a new one"
+            f"the Secret {name} has no Ed25519 key under {PRIVATE_KEY}; delete it, and the operator creates a new one"
         )
     return key
 

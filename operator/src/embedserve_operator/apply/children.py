@@ -51,8 +51,8 @@ def explain_refusal(ref: ChildRef, error: RefusedError, manifest: Manifest) -> A
 def _build_image_volumes_failure(said: str) -> ApplyFailure:
     return ApplyFailure(
         "ImageVolumesMissing",
-        "spec.model.source.image: this cluster knows no image volumes, which come with Kubernetes 1.33 and its "
-        f"feature ImageVolume; switch it on, or take the model from another source; {said}",
+        "spec.model.source.image: this cluster does not support image volumes, which need Kubernetes 1.33 and its "
+        f"feature gate ImageVolume; enable it, or use another source; {said}",
     )
 
 
@@ -241,8 +241,8 @@ class ChildApplier:
                 who = " and ".join(insist) or "another controller"
                 return ApplyFailure(
                     "FieldConflict",
-                    f"{ref}: {error.message}; {who} wants these fields different and is not overruled: "
-                    "make it leave them out",
+                    f"{ref}: {error.message}; {who} sets these fields to other values and is not overruled: "
+                    "remove them there",
                 )
             log.warning("%s/%s: %s; taking the fields back", meta["namespace"], ref, error)
             await self._apply_and_remember(manifest, force=True)

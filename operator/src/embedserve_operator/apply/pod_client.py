@@ -33,8 +33,8 @@ _MAX_CONCURRENT = 64
 _MAX_ANSWER_BYTES = 2**16
 _MAX_PROBLEM_LENGTH = 500
 _MESH_ADVICE = (
-    "a service mesh whose pods take no connection without its certificate ends connections like this: set the chart's "
-    "mesh, which leaves the management port alone"
+    "a service mesh whose pods accept no connection without its certificate ends connections like this: set "
+    "the chart's mesh, which leaves the management port alone"
 )
 Delivery = Literal["All", "Enough", "TooFew"]
 """Whether the pods got their messages.
@@ -123,7 +123,7 @@ class PodClient:
         status, answer = await self._call("GET", pod, "selfcheck", self._check_timeout)
         check = _parse_self_check(status, answer)
         if check.problem:
-            log.warning("pod %s did not prove its vectors: %s", pod.name, check.problem)
+            log.warning("pod %s did not pass its self-check: %s", pod.name, check.problem)
         self._remember(key, pod, self_check=check)
         return not check.problem
 
@@ -205,7 +205,7 @@ def _parse_progress(status: int, answer: str) -> FetchProgress | None:
 
 
 class _SelfCheckAnswer(View):
-    """Holds what a pod answers when it proves its vectors."""
+    """Holds what a pod answers to a self-check."""
 
     vector_space: Text = Field(alias="vector_space")
     former_vector_space: Text = Field(alias="former_vector_space")

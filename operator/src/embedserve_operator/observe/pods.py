@@ -55,8 +55,8 @@ _MAX_START_SECONDS = 120
 _NO_HOST_PATH = re.compile(r'(mkdir|stat) "?"?: no such file or directory')
 """A pattern of what a container runtime without image volumes says: it finds no source for the mount."""
 _IMAGE_ADVICE = (
-    ". The model is in an image, which only a kubelet with the feature ImageVolume mounts: switch it on, take other "
-    "nodes by spec.pod.nodeSelector, or the model from another source"
+    ". The model is in an image, which only a kubelet with the feature gate ImageVolume mounts: enable it, choose "
+    "other nodes with spec.pod.nodeSelector, or use another source"
 )
 _CREATION_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 
@@ -145,8 +145,8 @@ def _find_creation_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
         return _build_failure(steady, f"{where}: {cause}", is_transient=_IMAGE_REASONS[reason])
     if reason in _CREATION_REASONS and pod.spec.image_volumes and _NO_HOST_PATH.search(message):
         advice = (
-            f"the container runtime of node {pod.spec.node_name} knows no image volumes: take nodes with "
-            "containerd 2.1 or CRI-O 1.31, or newer, or the model from another source"
+            f"the container runtime of node {pod.spec.node_name} does not support image volumes: use nodes with "
+            "containerd 2.1 or CRI-O 1.31, or newer, or another source"
         )
         return _build_failure(
             _NO_IMAGES, f"{where}: {advice}; the kubelet says: {message}", is_transient=True
@@ -271,8 +271,8 @@ def _find_start_failure(pod: Pod) -> Failure | None:
         return None
     name, node, has_image = pod.metadata.name, pod.spec.node_name, bool(pod.spec.image_volumes)
     message = (
-        f"pod {name}: node {node} has not got its volumes and its network ready for {_MAX_START_SECONDS} seconds and "
-        f"more{_IMAGE_ADVICE if has_image else ''}; `kubectl describe pod {name}` says why"
+        f"pod {name}: node {node} has not made its volumes and its network ready within {_MAX_START_SECONDS} "
+        f"seconds{_IMAGE_ADVICE if has_image else ''}; `kubectl describe pod {name}` says why"
     )
     found = _build_failure(_NO_IMAGES if has_image else _NOT_STARTED, message, is_transient=True)
     return replace(found, effective_from=since + _MAX_START_SECONDS)

@@ -71,8 +71,8 @@ def build_pooling_conditions(model: ServedModel | None) -> tuple[PlannedConditio
     if model is None or model.guesses_pooling is not True:
         return ()
     message = (
-        f"no file of {model.source} says how to pool, and the mean is taken, which is a guess: set spec.model.pooling; "
-        "with the value mean the vectors stay as they are"
+        f"no file of {model.source} says how to pool, so the mean is used, which is a guess: set spec.model.pooling; "
+        "with the value mean the vectors do not change"
     )
     return (PlannedCondition("PoolingGuessed", "True", MEAN_GUESSED, message),)
 
@@ -87,11 +87,11 @@ def build_invalid_spec_conditions(problem: str) -> tuple[PlannedCondition, ...]:
 
 
 def build_refused_conditions(why: Failure, serving: DeploymentState | None) -> tuple[PlannedCondition, ...]:
-    """Return the conditions of a resource that asks for something impossible; what serves goes on serving."""
+    """Return the conditions of a resource that asks for something impossible; running pods keep serving."""
     stalled = PlannedCondition("Stalled", "True", why.reason, why.message)
     if serving is None or serving.available == 0:
         return PlannedCondition("Ready", "False", why.reason, why.message), stalled
-    said = f"revision {serving.revision} goes on serving; the change is refused: {why.message}"
+    said = f"revision {serving.revision} keeps serving; the change is refused: {why.message}"
     return PlannedCondition("Ready", "True", PREVIOUS_SERVING, said), stalled
 
 
@@ -122,8 +122,8 @@ def _build_progress(inputs: ConditionInputs) -> PlannedCondition:
             "Reconciling" if failure.is_transient else "Stalled", "True", failure.reason, failure.message
         )
     if inputs.rollout.state == "Checking":
-        proved = sum(pod.self_check is not None for pod in inputs.pods)
-        said = f"{proved} of {len(inputs.pods)} new pods have proved their vectors"
+        checked = sum(pod.self_check is not None for pod in inputs.pods)
+        said = f"{checked} of {len(inputs.pods)} new pods have passed the self-check"
         return PlannedCondition("Reconciling", "True", CHECKING, said)
     ready = sum(pod.phase == "Ready" for pod in inputs.pods)
     reason = PREPARING if inputs.activity else PROGRESSING
@@ -135,7 +135,7 @@ def _describe_serving(inputs: ConditionInputs, plainly: str) -> tuple[str, str]:
     if inputs.refused is not None:
         why = describe_refused_change(inputs.refused)
         reason = PREVIOUS_SERVING if inputs.refused.state == "Refused" else HELD
-        return reason, f"revision {inputs.rollout.serving} goes on serving; {why}"
+        return reason, f"revision {inputs.rollout.serving} keeps serving; {why}"
     if inputs.rollout.state == "Held":
         return HELD, _describe_held(inputs)
     if inputs.rollout.is_waiting:
@@ -156,14 +156,12 @@ def describe_refused_change(refused: Rollout) -> str:
     if refused.state == "Held":
         return (
             "the manifest asks for another model, which cannot run beside this one (spec.rollout.onNewVectorSpace is "
-            "InPlace, or one pod alone can mount the volume of models) and is not begun before spec.rollout.hold is "
-            "false"
+            "InPlace, or only one pod can mount the model volume) and does not start until spec.rollout.hold is false"
         )
-    means = refused.desired_space or "one that is not known as long as no pod of it runs"
+    means = refused.desired_space or "one that is unknown until one of its pods runs"
     return (
-        f"{refused.space} is the vector space of this service, the change of the manifest means {means}, and "
-        "spec.rollout.onNewVectorSpace is Refuse: the model stays what it is. Allow it with BlueGreen, or take the "
-        "change back"
+        f"{refused.space} is the vector space of this service, the changed manifest leads to {means}, and "
+        "spec.rollout.onNewVectorSpace is Refuse: the model is unchanged. Allow the change with BlueGreen, or revert it"
     )
 
 
@@ -174,14 +172,12 @@ def _describe_stalled(inputs: ConditionInputs) -> str:
     message = describe_refused_change(inputs.refused)
     if inputs.failure is None:
         return message
-    return (
-        f"{message}. What else the manifest asks for fails: {inputs.failure.reason}: {inputs.failure.message}"
-    )
+    return f"{message}. The other changes of the manifest fail: {inputs.failure.reason}: {inputs.failure.message}"
 
 
 def _describe_previous(inputs: ConditionInputs) -> str:
     rollout = inputs.rollout
-    message = f"revision {rollout.serving} goes on serving until revision {rollout.desired} is complete"
+    message = f"revision {rollout.serving} keeps serving until revision {rollout.desired} is complete"
     if inputs.failure is None:
         return message
     return f"{message}, which fails: {inputs.failure.reason}: {inputs.failure.message}"

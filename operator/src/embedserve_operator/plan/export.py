@@ -28,8 +28,8 @@ def find_export_refusal(
     if exporter is None:
         return Failure(
             "ExporterMissing",
-            f"{report.source} is of no family that the runtime knows: its conversion is an export by torch, which is "
-            "in the image for CUDA (no GPU is needed), and the operator knows none; set runtime.cudaImage in the "
+            f"{report.source} belongs to no family that the runtime knows: it must be exported by torch, which is in "
+            "the CUDA image (no GPU is needed), and none is configured; set runtime.cudaImage in the "
             "chart's values, or run `embedserve convert` with that image on the claim and set spec.cache.readOnly",
             is_transient=False,
         )
@@ -37,7 +37,7 @@ def find_export_refusal(
         return Failure(
             "ImageLacksArchitecture",
             f"{report.source} is exported by the image {exporter.reference}, which has only "
-            f"{' and '.join(exporter.architectures)}, where spec.hardware.class {spec.hardware.class_} runs; take "
+            f"{' and '.join(exporter.architectures)}, where spec.hardware.class {spec.hardware.class_} runs; choose "
             "another class",
             is_transient=False,
         )

@@ -47,18 +47,18 @@ def describe_insufficient_room(failure: Failure | None, rollout: Rollout) -> Fai
     choices = (
         "make room for both",
         *(
-            [f"give up what is kept of {retained} earlier models with spec.rollout.keepPrevious: 0s"]
+            [f"remove the earlier models that are kept ({retained}) with spec.rollout.keepPrevious: 0s"]
             if retained
             else []
         ),
-        "let the old pods stop first with spec.rollout.onNewVectorSpace: InPlace, and have no answers until the new "
-        "ones are ready",
-        "take the change back",
+        "stop the old pods first with spec.rollout.onNewVectorSpace: InPlace, and have no answers until the new ones "
+        "are ready",
+        "revert the change",
     )
     return Failure(
         NO_ROOM_FOR_BOTH,
-        f"the new model finds no room beside revision {rollout.serving}, which goes on serving: {failure.message}. "
-        f"Choose: {'; '.join(choices[:-1])}; or {choices[-1]}",
+        f"there is no room for the new model beside revision {rollout.serving}, which keeps serving: {failure.message}"
+        f". Choose: {'; '.join(choices[:-1])}; or {choices[-1]}",
         is_transient=True,
         is_unscheduled=failure.is_unscheduled,
     )
@@ -74,8 +74,8 @@ def find_mixed_spaces(observed: ObservedState, rollout: Rollout) -> Failure | No
     named = ", ".join(f"{pod.name} ({pod.space})" for pod in others)
     return Failure(
         MIXED_SPACES,
-        f"{rollout.space} is served, and these pods make another vector space, since their source has moved on: "
-        f"{named}. Requests that reach them are passed on to the others. Name a commit in "
+        f"{rollout.space} is served, and these pods produce another vector space, because their source has changed: "
+        f"{named}. Requests that reach them are forwarded to the others. Name a commit in "
         "spec.model.source.huggingFace.revision",
         is_transient=False,
     )

@@ -145,8 +145,8 @@ def _read_stored_failure(known: JobStatus) -> Failure:
 def _build_final_failure(job: JobState) -> Failure:
     cause = job.failure or Failure("JobFailed", f"Job {job.name} failed", is_transient=False)
     message = (
-        f"{cause.message}; Job {job.name} was given up: when that is put right, change the resource to try again, for "
-        "example spec.model.refresh to another word"
+        f"{cause.message}; Job {job.name} will not run again: once that is corrected, change the resource to retry, "
+        "for example the value of spec.model.refresh"
     )
     return Failure(cause.reason, message, is_transient=False)
 

@@ -84,8 +84,8 @@ def _find_conversion_refusal(spec: EmbeddingServiceSpec, settings: RenderSetting
         return None
     return _refuse(
         "ConversionNotUsed",
-        "spec.onnx insists on a conversion (convert: Always, or outputs), and the engine is torch, which runs no ONNX "
-        "artifact; remove spec.onnx, or take engine: onnx",
+        "spec.onnx requires a conversion (convert: Always, or outputs), and the torch engine does not run ONNX "
+        "artifacts; remove spec.onnx, or use engine: onnx",
     )
 
 
@@ -94,8 +94,8 @@ def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) 
         return None
     return _refuse(
         "VolumeNotWritable",
-        f"claim {spec.cache.claim_name} is ReadOnlyMany, so that nothing can be fetched into it; set "
-        "spec.cache.readOnly where it holds the model already, or take a claim that can be written",
+        f"claim {spec.cache.claim_name} is ReadOnlyMany, so nothing can be fetched into it; set "
+        "spec.cache.readOnly if it already holds the model, or use a writable claim",
     )
 
 
@@ -106,7 +106,7 @@ def _find_one_pod_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) ->
         return None
     return _refuse(
         "VolumeForOnePod",
-        f"a ReadWriteOncePod volume takes one pod, and up to {most} are asked for; take ReadWriteOnce (all pods on one "
+        f"a ReadWriteOncePod volume allows one pod, and up to {most} are requested; use ReadWriteOnce (all pods on one "
         "node) or ReadWriteMany, or one replica",
     )
 
@@ -128,8 +128,8 @@ def _find_change_refusal(observed: ObservedState, spec: EmbeddingServiceSpec) ->
         return None
     return _refuse(
         "VolumeClaimConflict",
-        f"PersistentVolumeClaim {there.name} exists with {' and '.join(differences)}, which cannot be changed; take "
-        "what it has, or delete it with all models on it",
+        f"PersistentVolumeClaim {there.name} exists with {' and '.join(differences)}, which cannot be changed; set "
+        "spec.cache.volume to what it has, or delete it with all its models",
     )
 
 
@@ -169,8 +169,8 @@ def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None)
         return None
     return _refuse(
         "OnnxOutputsMissing",
-        f"spec.onnx.outputs: {', '.join(missing)} cannot be had of {report.source}, of which a file can give "
-        f"{', '.join(can) or 'nothing'}; name only these, or leave outputs out",
+        f"spec.onnx.outputs: {', '.join(missing)} are not available from {report.source}, which can give "
+        f"{', '.join(can) or 'nothing'}; name only these, or remove outputs",
     )
 
 

@@ -53,7 +53,7 @@ def describe_offers(found: NodeMatches) -> str:
     """Describe what the nodes that do not fit offer."""
     parts = []
     if found.tainted:
-        parts.append(f"these would, but for a taint or cordon: {_join_some(found.tainted)}")
+        parts.append(f"these fit except for a taint or cordon: {_join_some(found.tainted)}")
     if found.others:
         parts.append(f"the cluster has {_join_some(found.others)}")
     return "; ".join(parts) or "the cluster has no nodes"

@@ -94,9 +94,9 @@ def _release_claim(found: Preparation, observed: ObservedState, volume: ModelVol
     go, since even the pod of a finished one keeps the claim from going.
     """
     own = observed.resource.uid
-    after = "it is made anew then, and filled again" if volume.is_own else "make it anew then"
+    after = "then it is created and filled again" if volume.is_own else "then create it again"
     message = (
-        f"PersistentVolumeClaim {volume.claim} is being deleted: pods that run keep it, those that start wait until it "
+        f"PersistentVolumeClaim {volume.claim} is being deleted: running pods keep it, new pods wait until it "
         f"is gone; {after}"
     )
     return replace(
@@ -179,8 +179,10 @@ def _build_cache_children(
 
 def _plan_without_claim(children: tuple[Manifest, ...], volume: ModelVolume) -> Preparation:
     if volume.is_own:
-        return Preparation(is_ready=False, children=children, activity=f"claim {volume.claim} is being made")
-    message = f"there is no PersistentVolumeClaim {volume.claim}: make it, or correct spec.cache.claimName"
+        return Preparation(
+            is_ready=False, children=children, activity=f"claim {volume.claim} is being created"
+        )
+    message = f"there is no PersistentVolumeClaim {volume.claim}: create it, or correct spec.cache.claimName"
     return Preparation(
         is_ready=False, children=children, failure=Failure("VolumeClaimMissing", message, is_transient=True)
     )

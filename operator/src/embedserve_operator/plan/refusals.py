@@ -27,8 +27,8 @@ def find_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failur
     if hardware.image not in settings.images:
         return _refuse(
             "ImageNotConfigured",
-            f"spec.hardware.class {spec.hardware.class_} runs the image for {hardware.image}, and the operator knows "
-            f"none; set runtime.{hardware.image}Image in the chart's values, or choose another class",
+            f"spec.hardware.class {spec.hardware.class_} needs the image for {hardware.image}, and none is "
+            f"configured; set runtime.{hardware.image}Image in the chart's values, or choose another class",
         )
     return (
         _find_accelerator_refusal(spec, hardware)
@@ -63,8 +63,8 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
         ways = "add onnx, which converts the model, or choose" if precision == "int8" else "choose"
         return _refuse(
             "PrecisionUnsupported",
-            f"spec.model.precision: {precision} needs the engine torch, here it is {kind}; {ways} another precision, "
-            "class or engine",
+            f"spec.model.precision: {precision} needs the torch engine, but the engine is {kind}; {ways} another "
+            "precision, class or engine",
         )
     first = MIN_CAPABILITY_FOR_8_BIT[precision]
     below = [one for one in hardware.compute_capabilities if tuple(map(int, one.split("."))) < first]
@@ -72,8 +72,8 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
         has = f"compute capability {', '.join(below)}" if below else "no accelerator"
         return _refuse(
             "PrecisionUnsupported",
-            f"spec.model.precision: {precision} needs an accelerator from compute capability {first[0]}.{first[1]} on, "
-            f"class {spec.hardware.class_} has {has}; choose another precision or class",
+            f"spec.model.precision: {precision} needs an accelerator of compute capability {first[0]}.{first[1]} or "
+            f"higher, and class {spec.hardware.class_} has {has}; choose another precision or class",
         )
     return None
 
@@ -86,8 +86,9 @@ def _find_image_refusal(
     if spec.runtime_image is not None and "*" not in known and image.repository not in known:
         return _refuse(
             "ImageNotAllowed",
-            f"spec.runtimeImage: {image.repository} is none of the repositories that the operator takes images from "
-            f"({', '.join(sorted(known))}); take one of those, or have it added to the chart's runtime.allowedImages",
+            f"spec.runtimeImage: {image.repository} is not one of the repositories that the operator accepts "
+            f"images from ({', '.join(sorted(known))}); use one of those, or have it added to the "
+            "chart's runtime.allowedImages",
         )
     if not find_architectures(hardware, image):
         return _refuse(
@@ -101,7 +102,7 @@ def _find_image_refusal(
     if asked[0] in (spec.resources.limits or {}) or asked[0] in (spec.resources.requests or {}):
         return _refuse(
             "ResourcesConflict",
-            f"spec.resources names {asked[0]}, which the hardware class asks for: use spec.hardware.count instead",
+            f"spec.resources names {asked[0]}, which the hardware class requests: use spec.hardware.count instead",
         )
     return None
 
@@ -113,8 +114,8 @@ def _find_scaling_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) 
     if settings.keda is None and (wanted.triggers or wanted.min_replicas == 0):
         return _refuse(
             "KedaNeeded",
-            "spec.autoscaling: triggers and minReplicas: 0 are KEDA's, and the chart's keda.enabled is false; enable "
-            "it, or use metrics and minReplicas: 1",
+            "spec.autoscaling: triggers and minReplicas: 0 need KEDA, and the chart's keda.enabled is false; set it "
+            "to true, or use metrics and minReplicas: 1",
         )
     if settings.keda is not None and wanted.metrics:
         return _refuse(
@@ -132,7 +133,7 @@ def _find_endpoint_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings)
     return _refuse(
         "EndpointNotAllowed",
         f"{chosen}: Secrets of this namespace may not be sent to a server that the chart's allowedEndpoints does not "
-        "name; have it added there, or give no Secret",
+        "name; have it added there, or remove the Secret",
     )
 
 

@@ -29,7 +29,5 @@ def keep_served_model(
     found = "its Deployment is gone" if there is None else join_declaration(there, other)
     if isinstance(found, EmbeddingServiceSpec):
         return found
-    message = (
-        f"{describe_refused_change(refused)}. What else the manifest asks for is not done either: {found}"
-    )
+    message = f"{describe_refused_change(refused)}. The other changes of the manifest are not applied either: {found}"
     return Failure(VECTOR_SPACE_CHANGE, message, is_transient=False)

@@ -29,8 +29,8 @@ METRICS_UNAVAILABLE = "MetricsUnavailable"
 SCALING = "Scaling"
 KEDA_MISSING = "KedaMissing"
 _KEDA_MISSING_MESSAGE = (
-    "the number of pods stays as it is: the chart's keda.enabled is true, and the cluster has no ScaledObjects that "
-    "the operator may make; install KEDA, or set keda.enabled to false"
+    "the number of pods does not change: the chart's keda.enabled is true, and the cluster has no ScaledObjects that "
+    "the operator may create; install KEDA, or set keda.enabled to false"
 )
 _NO_METRIC_REASONS = ("FailedGet", "InvalidMetric")
 """How the autoscaler's reasons begin when it could not get the value of a metric."""
@@ -174,7 +174,7 @@ def build_scaling_condition(
         "ScalingActive",
         "False",
         METRICS_UNAVAILABLE,
-        f"the number of pods stays as it is: {facts.message}; {_describe_remedy(observed, settings, wanted.metric)}",
+        f"the number of pods does not change: {facts.message}; {_describe_remedy(observed, settings, wanted.metric)}",
     )
 
 
@@ -190,10 +190,10 @@ def _describe_remedy(observed: ObservedState, settings: RenderSettings, metric: 
         return f"see the log of KEDA's operator; it reads {METRICS[metric]} from {source}"
     others = observed.cluster.metrics_providers
     if others:
-        return f"{', '.join(others)} has to know {METRICS[metric]} of the pods"
+        return f"{', '.join(others)} must provide {METRICS[metric]} for the pods"
     return (
-        "see whether the chart's metricsAdapter is enabled and ready, or whether another provider of "
-        f"custom.metrics.k8s.io knows {METRICS[metric]} of the pods"
+        "check that the chart's metricsAdapter is enabled and ready, or that another provider of custom.metrics.k8s.io "
+        f"provides {METRICS[metric]} for the pods"
     )
 
 

@@ -74,11 +74,11 @@ def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> E
     cannot be.
     """
     if not deployment.declaration:
-        return "it is not known what the model that is served was declared as"
+        return "it is not known how the model that is served was declared"
     try:
         found = EmbeddingServiceSpec.model_validate({**settings, **_parse_object(deployment.declaration)})
     except ValidationError as error:
-        return f"it does not go with the model that is served: {describe_problems(error)}"
+        return f"it does not fit the model that is served: {describe_problems(error)}"
     if compute_revision(found) != deployment.revision:
         return (
             "another version of the operator has declared the model that is served, or its precision or engine changes "

@@ -107,7 +107,7 @@ def add_apply_failure(planned: PlannedStatus, failure: ApplyFailure | None) -> P
         )
     else:
         said = (
-            f"{stalled.message}. What else the manifest asks for fails: {failure.reason}: {failure.message}"
+            f"{stalled.message}. The other changes of the manifest fail: {failure.reason}: {failure.message}"
         )
         found = replace(stalled, message=said)
     return replace(planned, conditions=(*kept, found))

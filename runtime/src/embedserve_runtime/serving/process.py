@@ -4,7 +4,7 @@
     -> exit
 
 The ports are open from the beginning, so that probes can report the phase; requests get 503 until the model is ready.
-After SIGTERM or SIGHUP the process reports that it is not ready, but goes on serving until load balancers have moved
+After SIGTERM or SIGHUP the process reports that it is not ready, but keeps serving until load balancers have moved
 away; then it accepts no more requests and finishes those that it has accepted.
 """
 
