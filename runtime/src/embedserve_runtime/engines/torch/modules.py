@@ -52,7 +52,7 @@ class PackedEncoder:
         return self.run(tokens, [None] * len(self._turn_of_layer))
 
     def run(self, tokens: PackedTokens, observers: Iterable[ActivationObserver | None]) -> Tensor:
-        """As a call. observers: of each layer."""
+        """Return the final hidden states, as a call does. observers: one for each layer, or None."""
         rotary_tables = [rotary.select(tokens.positions) for rotary in self._rotary_tables]
         hidden = self._embeddings(tokens)
         for layer, number, observer in zip(self._layers, self._turn_of_layer, observers, strict=True):
