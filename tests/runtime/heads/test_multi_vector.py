@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[EmbedserveError], str]] = {
     "on texts": (
         {"module_input_name": "sentence_embedding", "module_output_name": None},
         UnsupportedArchitecture,
-        "must work on token_embeddings without a Pooling module",
+        "must read token_embeddings without a Pooling module",
     ),
     "too wide": ({"in_features": 40}, UnsupportedArchitecture, "takes 40 features, the step before gives 36"),
 }

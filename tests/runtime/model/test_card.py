@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_be_served_is_refused_with_the_file_and_the_cause(
         ),
         (
             {"outputs": ["dense", "sparse"]},
-            "model.outputs: sparse cannot be had of .*, which gives dense, hidden",
+            "model.outputs: sparse not available from .*, which gives dense, hidden",
         ),
     ],
 )

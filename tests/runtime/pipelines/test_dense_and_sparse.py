@@ -105,5 +105,5 @@ def test_a_folder_that_says_nothing_of_dense_vectors_asks_for_their_pooling(spla
 
 
 def test_sparse_vectors_of_a_model_without_weights_for_words_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.outputs: sparse cannot be had"):
+    with pytest.raises(ConfigError, match=r"model\.outputs: sparse not available"):
         card_of(bert(tmp_path, BertModel), outputs=BOTH)

@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
             "2_Dense/config.json", module_input_name="token_embeddings", module_output_name="token_embeddings"
         ),
         UnsupportedArchitecture,
-        "must work on sentence_embedding behind a Pooling module",
+        "must read sentence_embedding after a Pooling module",
     ),
     "another size": (
         change("2_Dense/config.json", in_features=48),

@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
     "a mapping that is no pair": (
         parameters(route_mappings={"query": "query"}),
         ModelInvalid,
-        "route_mappings: 'query' is no pair of a task and a kind of input",
+        "route_mappings: 'query' is not a pair of a task and a kind of input",
     ),
     "an empty route": (
         structure(query=[], document=DOCUMENT),

@@ -90,8 +90,11 @@ class MessageDecoder(Generic[M]):
 
 @cache
 def _dtype_of(array_type: object) -> np.dtype[Any]:
-    """Of NDArray[np.float32] and the like: the innermost argument. NumPy wraps it differently from version to version,
-    and from 2.5 on msgspec hands over another form than the one that was declared."""
+    """Return the dtype of an array type such as NDArray[np.float32]: its innermost argument.
+
+    NumPy wraps it differently from version to version, and from 2.5 on msgspec hands over another form than the one
+    that was declared.
+    """
     while arguments := get_args(array_type):
         array_type = arguments[-1]
     return np.dtype(array_type)  # type: ignore[call-overload, no-any-return]

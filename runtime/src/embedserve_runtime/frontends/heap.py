@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 CHECK_SECONDS = 30.0
-"""Between two checks. An engine that frees and takes the same memory for each batch has to get it anew from the
+"""Time between two checks. An engine that frees and takes the same memory for each batch has to get it anew from the
 operating system after a trim, some 0.2 ms for each MiB: at this interval less than 1 % of its time."""
 MIN_FREE_BYTES = 64 * 2**20
 """Free memory in the arenas from which a trim is worth its time."""

@@ -118,7 +118,7 @@ class Submit(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Nobody waits for this request any more."""
+    """Cancels a request whose client waits no longer."""
 
     request: int
 
@@ -220,7 +220,7 @@ def _check_shape(marks: Int32Array | BoolArray | None, shape: tuple[int]) -> Non
 
 
 def _request_errors() -> dict[str, type[EmbedserveError]]:
-    """By reason. All are made of a message alone but Overloaded and what derives from it."""
+    """Error classes by reason. All but Overloaded and its subclasses are constructed from a message alone."""
     found: dict[str, type[EmbedserveError]] = {}
     waiting: list[type[EmbedserveError]] = [RequestError]
     while waiting:

@@ -201,13 +201,13 @@ async def _spawn(address: str, identity: str, ports: Ports, memory: int) -> asyn
 
 
 def _engine_end(process: asyncio.subprocess.Process) -> asyncio.StreamWriter:
-    """Of the pipe that is the process's standard input."""
+    """Return the engine's end of the pipe that is the process's standard input."""
     assert process.stdin is not None, "spawned with a pipe"
     return process.stdin
 
 
 def _shared_row(size: int) -> tuple[int, Row]:
-    """Memory without a file name, and a view of it."""
+    """Return shared memory that has no file name, as its descriptor and a view of it."""
     handle = os.memfd_create("embedserve-metrics")
     os.ftruncate(handle, max(1, size * NUMBER_BYTES))
     return handle, view_row(memoryview(mmap.mmap(handle, size * NUMBER_BYTES)))

@@ -39,8 +39,8 @@ def open_engines(
 ) -> Sequence[EncoderEngine]:
     """Open the engine that the settings ask for, once a device, with the weights loaded.
 
-    has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended`). Raises
-    UnsupportedArchitecture, and ConfigError for devices that are not there.
+    has_attention_mask: whether batches will have tokens that attention does not see
+    (`PackedBatch.attended_lengths`). Raises UnsupportedArchitecture, and ConfigError for devices that are not there.
     """
     threads = settings.threads or count_usable_cpus()
     if choose_engine(encoder, settings) == "onnx":

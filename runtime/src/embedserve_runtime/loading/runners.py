@@ -114,7 +114,7 @@ def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractConte
 def _load_fallback_runner(
     card: ModelCard, tensors: ModelTensors, settings: EngineSettings, kind: str
 ) -> Runner:
-    """The model in float32 on one device of an engine of that kind. Raises as `load_runners`."""
+    """Load the model in float32 on one device of an engine of that kind. Raises what `load_runners` raises."""
     fallback = settings.model_copy(update={"kind": kind, "precision": "float32", "devices": 1})
 
     def open_encoder_engines(encoder: Encoder, weights: Weights) -> Sequence[EncoderEngine]:
@@ -129,7 +129,7 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 
 def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:
-    """The engine of an artifact in the store; None where there is none that can be used, or it is not to be."""
+    """Load the engine of an artifact in the store; None where the settings want none, or none can be used."""
     chosen = choose_variant(card, config)
     if chosen is None:
         return None

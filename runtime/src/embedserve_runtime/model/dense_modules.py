@@ -117,7 +117,7 @@ def read_score_layers(files: ModelFiles, entries: Sequence[ModuleEntry]) -> tupl
             continue
         own = files.enter_folder(entry.path)
         if not layers or layers[-1].norm is not None:
-            raise UnsupportedArchitecture(f"{own.path}: LayerNorm is supported behind a Dense module only")
+            raise UnsupportedArchitecture(f"{own.path}: LayerNorm is supported only after a Dense module")
         if (size := own.parse("config.json", _NormFile).dimension) != layers[-1].out_features:
             raise ModelInvalid(
                 f"{own.path / 'config.json'}: dimension is {size}, the step before gives {layers[-1].out_features}"

@@ -274,7 +274,8 @@ def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
 
 
 def _check_order(path: Path, order: Sequence[str]) -> None:
-    """What stands in another order than here would have to be computed in another one."""
+    """Raise UnsupportedArchitecture unless the kinds of modules, in the order of modules.json, match `ORDERS`, the
+    orders that the pipeline computes."""
     if order and re.fullmatch(ORDERS, " ".join(order)) is None:
         raise UnsupportedArchitecture(
             f"{path}: the modules {', '.join(order)} are not supported together; supported: Transformer, then "
@@ -288,13 +289,13 @@ def _check_inputs(path: Path, modules: Modules) -> None:
     pools = modules.pooling is not None or modules.static is not None
     if (modules.token_dense or modules.token_normalize) if pools else (modules.dense or modules.normalize):
         raise UnsupportedArchitecture(
-            f"{path}: Dense and Normalize must work on {TEXTS if pools else TOKENS} "
-            f"{'behind' if pools else 'without'} a Pooling module"
+            f"{path}: Dense and Normalize must read {TEXTS if pools else TOKENS} "
+            f"{'after' if pools else 'without'} a Pooling module"
         )
 
 
 def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
-    """What a Normalize module works on: TEXTS or TOKENS."""
+    """Return what a Normalize module normalizes: TEXTS or TOKENS."""
     own = files.enter_folder(entry.path)
     config = own.parse_if_there("config.json", InputFile, InputFile())
     return read_input_kind(own.path / "config.json", config, TEXTS)

@@ -116,7 +116,7 @@ def _check_routed_settings(settings: ModelSettings) -> None:
 
 
 def _reads_encoder_of(queries: ModelCard, documents: ModelCard) -> bool:
-    """Whether the encoders of both are the same tensors, before products of an adapter are added."""
+    """Return whether the encoders of both are the same tensors, before products of an adapter are added."""
     replaces = queries.adapter is not None and queries.adapter.replaced
     return (
         queries.body is None
@@ -142,7 +142,7 @@ def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
     missing = [name for name in settings.outputs if name not in card.output_names]
     if missing:
         raise ConfigError(
-            f"model.outputs: {', '.join(missing)} cannot be had of {card.source}, which gives "
+            f"model.outputs: {', '.join(missing)} not available from {card.source}, which gives "
             f"{', '.join(card.output_names)}"
         )
 

@@ -1,7 +1,7 @@
 """Asymmetric models: a Router module (`Asym` before) that sends queries and documents through other modules.
 
 The modules of each route are what comes before the router, the route itself, and what comes after the router.
-Everything else reads a modules as it reads a model without a router. Source of the rules: Router of
+Everything else reads the modules of a route as those of a model without a router. Source of the rules: Router of
 sentence-transformers 6.2.
 """
 
@@ -131,7 +131,7 @@ def _parse_key(path: Path, text: str) -> Key:
     except (ValueError, SyntaxError):
         key = None
     if not isinstance(key, tuple) or len(key) != 2:
-        raise ModelInvalid(f"{path}: route_mappings: {text!r} is no pair of a task and a kind of input")
+        raise ModelInvalid(f"{path}: route_mappings: {text!r} is not a pair of a task and a kind of input")
     return key
 
 

@@ -47,7 +47,8 @@ class _TokenizerFile(FileModel):
 
 
 class _ModelIds(FileModel):
-    """As `_Model`; the pairs are only counted, since checking each takes longer than decoding the file."""
+    """A vocabulary like that of `_Model`, whose pairs are only counted: checking each takes longer than decoding the
+    file."""
 
     vocab: dict[str, int] | list[object] | None = None
 

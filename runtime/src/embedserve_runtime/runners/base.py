@@ -38,7 +38,7 @@ class Runner(BatchRunner, Protocol):
 
     @property
     def recomputed(self) -> int:
-        """Inputs whose results were no numbers and that were computed again in float32."""
+        """Inputs whose results were not finite and that were computed again in float32."""
         ...
 
     def run(self, batch: PackedBatch, wanted: Output) -> Results:

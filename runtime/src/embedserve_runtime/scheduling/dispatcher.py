@@ -224,7 +224,7 @@ class Dispatcher:
             self._settle(admitted, NotReady(message))
 
     def join(self, seconds: float) -> None:
-        """After `close`: wait until the engines have ended their last batches, for at most `seconds`."""
+        """Wait until the engines have ended their last batches, for at most `seconds`. Call it after `close`."""
         deadline = self._clock() + seconds
         for executor in self._executors:
             executor.join(max(0.0, deadline - self._clock()))

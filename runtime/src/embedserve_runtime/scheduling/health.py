@@ -37,7 +37,7 @@ class EngineMonitor:
         self._failures = 0
 
     def batch_failed(self) -> None:
-        """To be called after each batch of which every input failed; a probe's own one included."""
+        """Start probes unless they run. Call it after each batch of which every input failed, also a probe's."""
         if not self._is_probing:
             self._is_probing = True
             self._failures = 0

@@ -33,7 +33,7 @@ _EXPLANATIONS = {
     % (limits.MAX_HEAD_BYTES, limits.MAX_HEADERS),
     SERVICE_UNAVAILABLE: b"This server has no connection left; try again.",
 }
-"""Of refusals before there is a route, whose dialect would have a shape for its errors."""
+"""Bodies of refusals that are sent before a route is known, whose API would decide the shape of its errors."""
 
 
 class ConnectionObserver(Protocol):
@@ -162,7 +162,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._read_deadline = self.loop.time() + limits.IDLE_SECONDS
 
     def _is_idle(self) -> bool:
-        """Whether no request is in work, and none has begun to come in."""
+        """Return whether no request is being handled, and none has begun to arrive."""
         return not self._in_head and (self.cycle is None or self.cycle.response_complete)
 
     # -- from the parser
@@ -243,9 +243,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return max(self._unparsed_bytes, len(self.url) + headers) > limits.MAX_HEAD_BYTES
 
     def _is_head_valid(self) -> bool:
-        """What httptools takes and RFC 9112 does not: a request without exactly one Host (section 3.2), and transfer
-        codings that would stay in the body (section 6.1). And several keys, of which one counts here. Whatever is in
-        front of this server may read them otherwise.
+        """Return whether a head that httptools accepts is valid by RFC 9112, and has one key at most.
+
+        RFC 9112 refuses a request without exactly one Host (section 3.2), and transfer codings that would stay in
+        the body (section 6.1). Of several keys one would count here, and another in a proxy before this server.
         """
         version = self.parser.get_http_version()
         hosts = codings = keys = 0
@@ -266,7 +267,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def _check_unparsed_bytes(self) -> None:
-        """The parser keeps what it has not handed on: a head, a chunk's header or a trailer without an end."""
+        """Refuse a request whose head, chunk header or trailer does not end: the parser keeps all bytes of it."""
         overhead, allowed = self._unparsed_bytes, limits.MAX_HEAD_BYTES
         if self._in_body:
             overhead -= self._body_bytes
@@ -286,7 +287,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _write_deadline_passed(self, now: float) -> bool:
-        """Whether no byte of what is written was taken for too long; a slow reader is none that does not read."""
+        """Return whether the client has read nothing for `WRITE_SECONDS` while bytes wait to be sent.
+
+        A client that reads slowly keeps its connection: each byte that it takes moves the deadline."""
         unwritten = self.transport.get_write_buffer_size()
         if unwritten == 0:
             self._write_deadline = math.inf

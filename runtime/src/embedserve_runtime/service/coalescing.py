@@ -138,7 +138,10 @@ class RequestCoalescer:
         return EmbedResult(np.stack([rows[key].vector for key in keys]), (), (), (), (), usage)
 
     def _find_run(self, key: Key, size: int) -> tuple[_Run, int] | None:
-        """Return who runs an input, and its place there. Nobody waits for a larger request than his own."""
+        """Return the run that has an input, and the input's place in it.
+
+        None for runs of more inputs than `size`: a request never waits for a larger one.
+        """
         found = self._running.get(key)
         return found if found is not None and found[0].size <= size else None
 

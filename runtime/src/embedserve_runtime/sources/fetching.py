@@ -56,6 +56,7 @@ from embedserve_runtime.store.volume import (
 
 LOGGER = logging.getLogger(__name__)
 HUB = "the hub"
+"""Name of the host of a listing. The other sources send no request for one, or none that is refused for its rate."""
 RESERVE = 16 << 20
 """Bytes that stay free besides the model: manifests, notes, what the file system needs for itself."""
 

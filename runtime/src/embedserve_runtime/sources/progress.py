@@ -25,7 +25,7 @@ class ProgressState:
     """The progress of a fetch.
 
     bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
-    seconds_remaining: None where the rate is not known yet. phase: what is being done, as one word.
+    seconds_remaining: None where the rate is not known yet. phase: what is being done, in a few words.
     """
 
     phase: str = "resolving"
@@ -107,9 +107,9 @@ class Progress:
 
     @contextmanager
     def serve(self, host: str, port: int | None) -> Iterator[int | None]:
-        """`GET /progress` answers with the state, on the port that is given on; None where there is none to be had.
+        """Serve the state as `GET /progress` within the context, and yield the port.
 
-        port: 0 takes a free one.
+        port: 0 takes a free one; None serves nothing. Yields None where nothing is served or the port is taken.
         """
         if port is None:
             yield None

@@ -32,7 +32,7 @@ OTHER_CLIENTS = "_other"
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-"""In a second, as the kernel counts CPU time."""
+"""Ticks in a second, in which the kernel counts CPU time."""
 
 
 class QueueState(Protocol):
@@ -175,7 +175,9 @@ class Metrics:
         )
         name = "embedserve_recomputed_inputs"
         recomputed = Metric(
-            name, "Inputs that were no numbers in reduced precision and were run in float32.", "counter"
+            name,
+            "Inputs whose results were not finite in reduced precision, run again in float32.",
+            "counter",
         )
         for number, runner in enumerate(self._runners):
             facts, labels = runner.engine, {"engine": str(number)}

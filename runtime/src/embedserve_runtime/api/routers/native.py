@@ -195,7 +195,7 @@ def _write_tokens(inputs: Sequence[Input], prompt_length: int, located: list[lis
 
 
 def _write_token(token: Token, prompt_length: int) -> dict[str, int | str | bool | None]:
-    """As `EncodedToken` documents it; a model instance for each of a million tokens would take seconds."""
+    """Return a token as `EncodedToken` documents it: instances of it for a million tokens would take seconds."""
     start, stop = token.start, token.stop
     if start is None or stop is None or stop <= prompt_length:
         return {"id": token.id, "text": token.text, "special": token.special, "start": None, "end": None}

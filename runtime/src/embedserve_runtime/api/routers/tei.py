@@ -265,7 +265,7 @@ def _write_tokens(texts: list[str], prompt: str, tokenized: list[list[Token]]) -
 
 
 def _write_token(token: Token, offsets: Sequence[int]) -> dict[str, int | str | bool | None]:
-    """As `TokenItem` documents it; a model instance for each of a million tokens would take seconds."""
+    """Return a token as `TokenItem` documents it: instances of it for a million tokens would take seconds."""
     if token.start is None or token.stop is None:
         return {"id": token.id, "text": token.text, "special": token.special, "start": None, "stop": None}
     start, stop = offsets[token.start], offsets[token.stop]

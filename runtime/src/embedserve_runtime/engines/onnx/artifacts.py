@@ -124,7 +124,7 @@ class Artifact:
 
 
 def describe_inputs(card: ModelCard, settings: OnnxSettings) -> Inputs:
-    """On this machine: which arithmetic it has decides numbers and speed of the variants."""
+    """Return what an artifact is made from on this machine, whose arithmetic decides numbers and speed of variants."""
     able = AUTOMATIC if has_bfloat16_products() else AUTOMATIC[:1]
     asked = able if settings.precision == "auto" else settings.precision
     return Inputs(

@@ -33,7 +33,8 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 
-# With several threads: those of one batch wait for each other after every operator, two batches do not (`Turns`).
+# With several threads: those of one batch wait for each other after every operator, two batches do not
+# (`ConcurrentSession`).
 CONCURRENCY = 2
 # After a batch with a longer text the memory that it took is given back. The pages of 1,000 tokens are had again within
 # 1 % of the time that such a text takes; usual batches keep theirs.

@@ -56,7 +56,7 @@ class PackedEncoder:
         return self.run(tokens, [None] * len(self._turn_of_layer))
 
     def run(self, tokens: PackedTokens, observers: Iterable[ActivationObserver | None]) -> Tensor:
-        """As a call. observers: of each layer."""
+        """Return the final hidden states, as a call does. observers: one for each layer, or None."""
         rotary_tables = [rotary.select(tokens.positions) for rotary in self._rotary_tables]
         rotary_of_layer = [
             None if number is None else rotary_tables[number] for number in self._turn_of_layer

@@ -31,7 +31,10 @@ def _compute_tile_moments(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl
 
 @triton.jit
 def _mean_and_factor(means, squares, width, eps, BLOCK_TILES: tl.constexpr):
-    """Of whole rows of `width` columns, from the moments of their tiles (Chan, Golub and LeVeque 1983)."""
+    """Return mean and 1 / deviation of rows of `width` columns, from the moments of their tiles.
+
+    Source: Chan, Golub and LeVeque 1983.
+    """
     left = width - tl.arange(0, BLOCK_TILES) * SUM_COLUMNS
     counts = tl.maximum(tl.minimum(left, SUM_COLUMNS), 0).to(tl.float32)[:, None]
     mean = tl.sum(means * counts, 0) / width
@@ -42,7 +45,7 @@ def _mean_and_factor(means, squares, width, eps, BLOCK_TILES: tl.constexpr):
 
 @triton.jit
 def _write_moments(values, inside, moments, tile, tiles, BLOCK_M: tl.constexpr):
-    """Of a tile (BLOCK_M, columns): mean, and sum of squares about it, of each row."""
+    """Store mean, and sum of squares about it, of each row of a tile (BLOCK_M, columns)."""
     count = tl.sum(inside.to(tl.float32), 0)
     mean = tl.sum(tl.where(inside[None, :], values, 0.0), 1) / count
     away = tl.where(inside[None, :], values - mean[:, None], 0.0)
