@@ -88,7 +88,8 @@ def test_folders_of_jina_embeddings_v3_are_called_as_requests_call_its_tasks(
     folder, _ = save_dense("jina-embeddings-v3", "mean normalize", tmp_path)
     model = JinaEmbeddingsV3Model.from_pretrained(folder)
     modules = ("layers.0.self_attn.q_proj", "layers.0.self_attn.v_proj", "layers.1.mlp.fc1")
-    source, factors = torch.Generator().manual_seed(3), {}
+    source = torch.Generator().manual_seed(3)
+    factors: dict[str, torch.Tensor] = {}
     for module in modules:
         weight = model.get_submodule(module).weight
         a = torch.randn(2, weight.shape[1], generator=source) * 0.3
