@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from embedserve_runtime.config import load_config
@@ -99,6 +99,8 @@ def test_batches_of_unknown_size_are_not_fitted(model: ModelSizes) -> None:
     assert fit_load(replace(model, activations=None), WANTED, BOUNDS, GIB).load == BOUNDS
 
 
+# The least load, of which a larger batch would be planned as the same.
+@example(weights=117_798_912, token=100, limit=218_513_408, tokens=256, max_length=16)
 @given(
     weights=st.integers(0, 40 * GIB),
     token=st.integers(100, 600_000),

@@ -58,12 +58,13 @@ def fit_load(model: ModelSizes, wanted: ServingLoad, bounds: ServingLoad, limit:
     steps = [wanted, *_iterate_lower(wanted)]
     fitting = next((load for load in steps if plan_memory(model, load).total <= usable), None)
     if fitting is None:
-        fitting = steps[-1]
-        _check(model, fitting, wanted, limit)
-    grown = _grow(model, fitting, bounds, usable)
-    planned = plan_memory(model, grown).total
+        load = steps[-1]
+        _check(model, load, wanted, limit)
+    else:
+        load = _grow(model, fitting, bounds, usable)
+    planned = plan_memory(model, load).total
     workers = max(1, (usable - planned) // (FRONT_END_BYTES + model.tokenizer))
-    return MemoryFit(grown, planned, limit, workers, tuple(_describe(wanted, grown)))
+    return MemoryFit(load, planned, limit, workers, tuple(_describe(wanted, load)))
 
 
 def _check(model: ModelSizes, least: ServingLoad, wanted: ServingLoad, limit: int) -> None:
