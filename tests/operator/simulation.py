@@ -33,7 +33,7 @@ from embedserve_operator.kube.kinds import API_KINDS, POD, RESOURCE
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.manifests.metadata import REPLACED_AT, REVISION_LABEL
-from embedserve_operator.process.controller import Clients, Controller
+from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
@@ -49,7 +49,7 @@ def space_named(repo: str) -> str:
     return f"vs2-{name.encode().hex():0<20}"
 
 
-def controller_of(
+def reconciler_of(
     kube: KubeClient,
     store: ObjectCache,
     queue: WorkQueue[ObjectKey],
@@ -58,10 +58,10 @@ def controller_of(
     *,
     clock: Callable[[], float] = time.monotonic,
     operator_keys: str = "",
-) -> Controller:
+) -> Reconciler:
     """Of a process of the operator without watches. seconds: since 1970."""
-    return Controller(
-        Clients(kube, pod_client),
+    return Reconciler(
+        ApiConnections(kube, pod_client),
         Caches(store, ClusterCache(watches_nodes=False)),
         queue,
         settings=replace(SETTINGS, operator_keys=operator_keys),
@@ -341,12 +341,12 @@ class Operator:
     async def _pass(self, kube: KubeClient, pod_client: PodClient) -> bool:
         """Whether another pass is due at once."""
         simulation = self.simulation
-        store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
+        store, queue = ObjectCache(), WorkQueue[ObjectKey](base_delay=1, max_delay=60)
         for (kind, _), stored in simulation.objects.items():
             store.put(kind, stored)
         keys = "" if self.key is None else format_public_keys(self.key)
-        controller = controller_of(kube, store, queue, pod_client, lambda: simulation.now, operator_keys=keys)
-        passing = asyncio.create_task(controller.reconcile(KEY))
+        reconciler = reconciler_of(kube, store, queue, pod_client, lambda: simulation.now, operator_keys=keys)
+        passing = asyncio.create_task(reconciler.reconcile(KEY))
         dying = asyncio.create_task(simulation.died.wait())
         await asyncio.wait((passing, dying), return_when=asyncio.FIRST_COMPLETED)
         dying.cancel()
@@ -358,7 +358,7 @@ class Operator:
             succeeded = passing.result()
         except ApiError:
             return True
-        await controller.self_checks.wait_until_idle()
+        await reconciler.self_checks.wait_until_idle()
         refused = not succeeded and simulation.writes in simulation.fails_at
         return refused or await queue.get(0) is not None
 

@@ -195,9 +195,9 @@ class RunSettings:
     """Longest time, in seconds, that a pod may take to receive which vector space the service has switched to."""
     check_timeout: float = 60.0
     """Longest time, in seconds, that the self-check of a pod may take."""
-    backoff_first: float = 1.0
+    backoff_base_delay: float = 1.0
     """Pause in seconds after the first failed pass over a resource; each further failure doubles it."""
-    backoff_limit: float = 60.0
+    backoff_max_delay: float = 60.0
     """Longest pause, in seconds, between passes over a failing resource."""
     audit_interval: float = 120.0
     """Seconds between checks that the cached objects still exist, since an interrupted watch can miss

@@ -39,7 +39,7 @@ class Pods:
 
 @asynccontextmanager
 async def checking() -> AsyncIterator[tuple[Pods, SelfCheckRunner, WorkQueue[ObjectKey], PodClient]]:
-    pods, queue = Pods(), WorkQueue[ObjectKey](first=1.0, limit=60.0)
+    pods, queue = Pods(), WorkQueue[ObjectKey](base_delay=1.0, max_delay=60.0)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", pods.answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

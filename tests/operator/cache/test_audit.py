@@ -34,7 +34,7 @@ class Stage:
 
     def __init__(self, kube: KubeClient) -> None:
         self.store, self.cluster = ObjectCache(), ClusterCache(watches_nodes=True)
-        self.queue: WorkQueue[ObjectKey] = WorkQueue(first=1, limit=1)
+        self.queue: WorkQueue[ObjectKey] = WorkQueue(base_delay=1, max_delay=1)
         self.alive: list[str] = []
         self.seen_alive = asyncio.Event()
         self.lists: dict[str, list[dict[str, Any]]] = {}

@@ -270,7 +270,7 @@ def test_a_pod_that_is_going_tells_of_no_failure() -> None:
     received = with_status(initContainerStatuses=[failed("ModelNotFound", "gone", retryable=False)])
     received["metadata"]["deletionTimestamp"] = "2026-01-02T12:00:00Z"
     found = read_pod(Pod.parse(received))
-    assert (found.phase, found.failure) == ("Ending", None)
+    assert (found.phase, found.failure) == ("Terminating", None)
 
 
 def test_a_file_of_api_keys_that_a_message_names_is_named_by_its_secret() -> None:

@@ -22,9 +22,9 @@ from embedserve_operator.commands.logs import configure_logging
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ChildRef, ObjectKey
-from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.metrics import OperatorMetrics, PassResult
+from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import SETTINGS, resource
@@ -77,8 +77,12 @@ async def test_a_pass_is_counted_with_its_result(server: ApiServer, code: int, r
         )
 
     server.answer = answer
-    metrics, objects, queue = OperatorMetrics(), ObjectCache(), WorkQueue[ObjectKey](first=60, limit=60)
-    metrics.watch_value("queue_later", queue.count_later)
+    metrics, objects, queue = (
+        OperatorMetrics(),
+        ObjectCache(),
+        WorkQueue[ObjectKey](base_delay=60, max_delay=60),
+    )
+    metrics.watch_value("queue_later", queue.count_delayed)
     key = objects.put(RESOURCE, resource())
     counted = asyncio.Event()
 
@@ -90,15 +94,15 @@ async def test_a_pass_is_counted_with_its_result(server: ApiServer, code: int, r
         KubeClient(request_timeout=5) as kube,
         PodClient(message_timeout=5, check_timeout=5) as pod_client,
     ):
-        controller = Controller(
-            Clients(kube, pod_client),
+        reconciler = Reconciler(
+            ApiConnections(kube, pod_client),
             Caches(objects, ClusterCache(watches_nodes=False)),
             queue,
             settings=SETTINGS,
             clock=Clock(now=lambda: NOON),
         )
         queue.add(key)
-        working = asyncio.create_task(controller.run_worker(lambda: None, count))
+        working = asyncio.create_task(reconciler.run_worker(lambda: None, count))
         async with asyncio.timeout(60):
             await counted.wait()
         working.cancel()

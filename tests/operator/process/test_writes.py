@@ -15,10 +15,10 @@ from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import POD, RESOURCE
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.process.controller import Controller
+from embedserve_operator.process.reconciler import Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.builders import hub_spec
-from tests.operator.simulation import KEY, Simulation, controller_of, simulated
+from tests.operator.simulation import KEY, Simulation, reconciler_of, simulated
 
 CHILDREN = 4
 PAUSE_S = 2.0
@@ -37,7 +37,7 @@ class Watching:
     """One process of the operator that sees the simulation's cluster as its watches would."""
 
     simulation: Simulation
-    controller: Controller
+    reconciler: Reconciler
     store: ObjectCache
     queue: WorkQueue[ObjectKey]
 
@@ -47,7 +47,7 @@ class Watching:
         for kind in kinds:
             for one in self.simulation.of_kind(kind):
                 self.store.put(kind, one)
-        assert await self.controller.reconcile(KEY)
+        assert await self.reconciler.reconcile(KEY)
         return self.simulation.writes - before
 
     def pods_come_up(self) -> None:
@@ -70,8 +70,8 @@ async def watching(folder: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) 
         KubeClient(request_timeout=20) as kube,
         PodClient(message_timeout=5, check_timeout=5, port=operator.pod_port) as pod_client,
     ):
-        store, queue = ObjectCache(), WorkQueue[ObjectKey](first=1, limit=60)
-        yield Watching(simulation, controller_of(kube, store, queue, pod_client, clock=clock), store, queue)
+        store, queue = ObjectCache(), WorkQueue[ObjectKey](base_delay=1, max_delay=60)
+        yield Watching(simulation, reconciler_of(kube, store, queue, pod_client, clock=clock), store, queue)
 
 
 async def test_a_service_that_comes_up_is_written_six_times(

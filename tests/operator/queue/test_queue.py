@@ -19,7 +19,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue: KeyQueue[str] = KeyQueue(first=1.0, limit=8.0)
+        self.queue: KeyQueue[str] = KeyQueue(base_delay=1.0, max_delay=8.0)
         self.now = 0.0
         self.working: set[str] = set()
         self.owed: set[str] = set()
@@ -37,7 +37,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def a_worker_asks(self) -> None:
-        key = self.queue.take(self.now)
+        key = self.queue.get(self.now)
         if key is None:
             return
         assert key not in self.working, "two workers on one key"
@@ -70,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.working.clear()
         self.now += 8.0
         served = set()
-        while (key := self.queue.take(self.now)) is not None:
+        while (key := self.queue.get(self.now)) is not None:
             served.add(key)
         assert self.owed <= served
 
@@ -80,60 +80,60 @@ TestQueue.settings = settings(max_examples=100, stateful_step_count=30, deadline
 
 
 def test_pauses_double_up_to_the_limit_and_success_forgets_them() -> None:
-    queue: KeyQueue[str] = KeyQueue(first=1.0, limit=5.0)
+    queue: KeyQueue[str] = KeyQueue(base_delay=1.0, max_delay=5.0)
     queue.add("a")
     pauses, now = [], 0.0
     for _ in range(4):
-        assert queue.take(now) == "a"
+        assert queue.get(now) == "a"
         queue.done("a", now, succeeded=False)
         due = queue.next_due()
         assert due is not None
         pauses.append(due - now)
         now = due
     assert pauses == [1.0, 2.0, 4.0, 5.0]
-    assert queue.take(now) == "a"
+    assert queue.get(now) == "a"
     queue.done("a", now, succeeded=True)
     queue.add("a")
-    assert queue.take(now) == "a"
+    assert queue.get(now) == "a"
     queue.done("a", now, succeeded=False)
     assert queue.next_due() == now + 1.0
 
 
 def test_a_new_event_ends_a_pause() -> None:
-    queue: KeyQueue[str] = KeyQueue(first=60.0, limit=60.0)
+    queue: KeyQueue[str] = KeyQueue(base_delay=60.0, max_delay=60.0)
     queue.add("a")
-    assert queue.take(0.0) == "a"
+    assert queue.get(0.0) == "a"
     queue.done("a", 0.0, succeeded=False)
-    assert queue.take(1.0) is None
+    assert queue.get(1.0) is None
     queue.add("a")
-    assert queue.take(1.0) == "a"
+    assert queue.get(1.0) == "a"
 
 
 def test_a_hundred_events_during_a_pass_are_one_more_pass() -> None:
-    queue: KeyQueue[str] = KeyQueue(first=1.0, limit=1.0)
+    queue: KeyQueue[str] = KeyQueue(base_delay=1.0, max_delay=1.0)
     queue.add("a")
-    assert queue.take(0.0) == "a"
+    assert queue.get(0.0) == "a"
     for _ in range(100):
         queue.add("a")
-    assert queue.take(0.0) is None
+    assert queue.get(0.0) is None
     queue.done("a", 0.0, succeeded=True)
-    assert queue.take(0.0) == "a"
+    assert queue.get(0.0) == "a"
     queue.done("a", 0.0, succeeded=True)
-    assert queue.take(0.0) is None
+    assert queue.get(0.0) is None
 
 
 def test_what_something_happened_to_comes_before_what_is_only_looked_over() -> None:
-    queue: KeyQueue[str] = KeyQueue(first=1.0, limit=1.0)
+    queue: KeyQueue[str] = KeyQueue(base_delay=1.0, max_delay=1.0)
     for key in ("a", "b", "c"):
         queue.add_low_priority(key)
     queue.add("c")
     queue.add("d")
-    assert [queue.take(0.0) for _ in range(5)] == ["c", "d", "a", "b", None]
+    assert [queue.get(0.0) for _ in range(5)] == ["c", "d", "a", "b", None]
 
 
 async def test_between_two_keys_everybody_else_has_a_turn() -> None:
     """Passes that change nothing never wait, and the Lease has to be renewed among thousands of them."""
-    queue: WorkQueue[int] = WorkQueue(first=1.0, limit=1.0)
+    queue: WorkQueue[int] = WorkQueue(base_delay=1.0, max_delay=1.0)
     for key in range(100):
         queue.add_low_priority(key)
     turns = 0
@@ -152,17 +152,17 @@ async def test_between_two_keys_everybody_else_has_a_turn() -> None:
 
 
 def test_endless_failure_does_not_overflow() -> None:
-    queue: KeyQueue[str] = KeyQueue(first=1.0, limit=60.0)
+    queue: KeyQueue[str] = KeyQueue(base_delay=1.0, max_delay=60.0)
     queue.add("a")
     now = 0.0
     for _ in range(2000):
-        assert queue.take(now) == "a"
+        assert queue.get(now) == "a"
         queue.done("a", now, succeeded=False)
         now += 60.0
 
 
 async def test_waiting_workers_share_what_comes() -> None:
-    queue: WorkQueue[str] = WorkQueue(first=1.0, limit=1.0)
+    queue: WorkQueue[str] = WorkQueue(base_delay=1.0, max_delay=1.0)
     waiting = [asyncio.create_task(queue.get(60.0)) for _ in range(2)]
     queue.add("a")
     queue.add("b")
@@ -170,7 +170,7 @@ async def test_waiting_workers_share_what_comes() -> None:
 
 
 async def test_a_worker_is_woken_when_a_pause_ends() -> None:
-    queue: WorkQueue[str] = WorkQueue(first=0.01, limit=0.01)
+    queue: WorkQueue[str] = WorkQueue(base_delay=0.01, max_delay=0.01)
     queue.add("a")
     assert await queue.get(1.0) == "a"
     queue.done("a", succeeded=False)
@@ -179,4 +179,4 @@ async def test_a_worker_is_woken_when_a_pause_ends() -> None:
 
 @pytest.mark.parametrize("longest", [0.0, 0.01])
 async def test_a_worker_gets_nothing_when_nothing_happens(longest: float) -> None:
-    assert await WorkQueue[str](first=1.0, limit=1.0).get(longest) is None
+    assert await WorkQueue[str](base_delay=1.0, max_delay=1.0).get(longest) is None

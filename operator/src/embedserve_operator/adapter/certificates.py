@@ -35,7 +35,7 @@ class ServingCertificate:
     """When another certificate should take over."""
 
     def __repr__(self) -> str:
-        return f"Identity(renew_at={self.renew_at})"
+        return f"ServingCertificate(renew_at={self.renew_at})"
 
 
 def create_serving_certificate(server_name: str, now: datetime, life: timedelta) -> ServingCertificate:

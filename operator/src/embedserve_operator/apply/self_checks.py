@@ -64,7 +64,7 @@ class SelfCheckRunner:
         if attempts.is_running:
             return
         if pause > 0.0:
-            self._queue.add_later(key, pause)
+            self._queue.add_after(key, pause)
             return
         attempts.is_running = True
         task = asyncio.create_task(self._run(key, request, attempts))
@@ -87,7 +87,7 @@ class SelfCheckRunner:
         if passed or self._pod_client.get_replies(key).get(run) != before:
             self._queue.add(key)
         else:
-            self._queue.add_later(key, pause)
+            self._queue.add_after(key, pause)
 
     async def wait_until_idle(self) -> None:
         """Return once every pod that was asked has answered."""

@@ -25,7 +25,7 @@ from embedserve_operator.observe.reports import (
 from embedserve_operator.observe.shortages import advise_after_eviction, choose_memory_limit
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.models import ModelReport
-from embedserve_operator.state.pods import FetchingPod, PodPhase, PodState
+from embedserve_operator.state.pods import FetchingPod, PodState, ServingPhase
 
 _MAX_MESSAGE_LENGTH = 2000
 _IMAGE_REASONS = {
@@ -71,7 +71,7 @@ def read_pod(pod: Pod) -> PodState:
         template_hash=metadata.annotations.get(TEMPLATE_HASH, ""),
         config_map=read_mounted_config_map(pod.spec),
         phase=phase,
-        failure=None if phase in ("Ready", "Ending") else find_failure(pod),
+        failure=None if phase in ("Ready", "Terminating") else find_failure(pod),
         report=_find_model_report(pod),
         uid=metadata.uid,
         address=pod.status.pod_ip,
@@ -109,9 +109,9 @@ def read_mounted_config_map(pod_spec: PodSpec) -> str:
     return found.config_map.name if found is not None and found.config_map is not None else ""
 
 
-def _read_phase(pod: Pod) -> PodPhase:
+def _read_phase(pod: Pod) -> ServingPhase:
     if pod.metadata.is_being_deleted:
-        return "Ending"
+        return "Terminating"
     if pod.is_ready:
         return "Ready"
     if _is_running(pod.status.container_statuses, RUNTIME):

@@ -72,5 +72,5 @@ def plan_pod_labels(observed: ObservedState) -> tuple[PodLabel, ...]:
     return tuple(
         PodLabel(pod, pod.space)
         for pod in observed.pods
-        if pod.phase != "Ending" and pod.space is not None and pod.space_label != pod.space
+        if pod.phase != "Terminating" and pod.space is not None and pod.space_label != pod.space
     )

@@ -35,7 +35,7 @@ def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) 
     pods = tuple(
         pod
         for pod in observed.list_pods(desired.revision)
-        if pod.template_hash == desired.template_hash and pod.phase != "Ending"
+        if pod.template_hash == desired.template_hash and pod.phase != "Terminating"
     )
     inputs = conditions.ConditionInputs(
         rollout=rollout,

@@ -33,12 +33,12 @@ from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, S
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ObjectKey
-from embedserve_operator.process.controller import Clients, Controller
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
 from embedserve_operator.process.leadership import Leadership, run_election
 from embedserve_operator.process.lease import Candidate
 from embedserve_operator.process.metrics import OperatorMetrics
 from embedserve_operator.process.namespaces import WatchedNamespaces
+from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
 
@@ -95,7 +95,9 @@ async def run_operator(settings: RunSettings) -> int:
                 return 0
             try:
                 monitors = Monitors(heartbeats, metrics)
-                return await _work_as_leader(settings, Clients(kube, pod_client), elector, monitors, stop)
+                return await _work_as_leader(
+                    settings, ApiConnections(kube, pod_client), elector, monitors, stop
+                )
             finally:
                 await elector.release()
     finally:
@@ -104,27 +106,27 @@ async def run_operator(settings: RunSettings) -> int:
 
 async def _work_as_leader(
     settings: RunSettings,
-    clients: Clients,
+    connections: ApiConnections,
     elector: Leadership,
     monitors: Monitors,
     stop: asyncio.Event,
 ) -> int:
     # This starts before kopf, which takes later tasks for its own and cancels them when it ends.
     tasks = [asyncio.create_task(elector.renew(), name="keep the Lease")]
-    components = _build_components(settings, clients.kube, monitors)
+    components = _build_components(settings, connections.kube, monitors)
     try:
-        opening = asyncio.create_task(_open(settings, clients.kube, components), name="open")
+        opening = asyncio.create_task(_open(settings, connections.kube, components), name="open")
         try:
             await _wait_for_first(stop, *tasks, opening)
         finally:
             await _cancel_tasks([opening])
         if not stop.is_set():
             key = opening.result()
-            clients.pod_client.sign_with(CallSigner(key, elector.get_generation, Clock()))
+            connections.pod_client.sign_with(CallSigner(key, elector.get_generation, Clock()))
             settings = replace(
                 settings, render=replace(settings.render, operator_keys=format_public_keys(key))
             )
-            tasks += _start_tasks(settings, clients, components, monitors, stop)
+            tasks += _start_tasks(settings, connections, components, monitors, stop)
             await _wait_for_first(stop, *tasks)
         return 0 if stop.is_set() else 1
     except LeaseLostError as error:
@@ -152,10 +154,12 @@ class _Components(NamedTuple):
 def _build_components(settings: RunSettings, kube: KubeClient, monitors: Monitors) -> _Components:
     heartbeats, metrics = monitors
     caches = Caches(ObjectCache(), ClusterCache(watches_nodes=settings.watch_nodes))
-    queue: WorkQueue[ObjectKey] = WorkQueue(first=settings.backoff_first, limit=settings.backoff_limit)
+    queue: WorkQueue[ObjectKey] = WorkQueue(
+        base_delay=settings.backoff_base_delay, max_delay=settings.backoff_max_delay
+    )
     metrics.watch_value("services", lambda: len(caches.objects.list_keys()))
     metrics.watch_value("queue_ready", queue.count_ready)
-    metrics.watch_value("queue_later", queue.count_later)
+    metrics.watch_value("queue_later", queue.count_delayed)
     for kind in WATCHED_KINDS:
         heartbeats.expect(f"watch of {kind}", _MAX_SILENT_AUDITS * settings.audit_interval)
     audit = Audit(
@@ -170,7 +174,7 @@ def _build_components(settings: RunSettings, kube: KubeClient, monitors: Monitor
 
 def _start_tasks(
     settings: RunSettings,
-    clients: Clients,
+    connections: ApiConnections,
     components: _Components,
     monitors: Monitors,
     stop: asyncio.Event,
@@ -180,19 +184,19 @@ def _start_tasks(
     caches, queue, audit, namespaces = components
     objects, cluster, clock = caches.objects, caches.cluster, Clock()
     relisted, ready = asyncio.Event(), asyncio.Event()
-    controller = Controller(clients, caches, queue, settings=settings.render, clock=clock)
+    reconciler = Reconciler(connections, caches, queue, settings=settings.render, clock=clock)
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"
         heartbeats.expect(name, _MAX_WORKER_SILENCE_SECONDS)
-        working = controller.run_worker(partial(heartbeats.record, name), metrics.count_pass)
+        working = reconciler.run_worker(partial(heartbeats.record, name), metrics.count_pass)
         tasks.append(asyncio.create_task(working, name=name))
-    tasks.append(asyncio.create_task(controller.self_checks.run(), name="self-checks"))
+    tasks.append(asyncio.create_task(reconciler.self_checks.run(), name="self-checks"))
     tasks.append(asyncio.create_task(audit.run(settings.audit_interval, relisted), name="audit"))
     tasks.append(asyncio.create_task(namespaces.run(settings.audit_interval), name="namespaces"))
     if settings.adapter is not None:
         registrar = Registrar(
-            clients.kube,
+            connections.kube,
             RegistrationSettings(settings.adapter),
             clock,
             on_providers=cluster.set_metrics_providers,

@@ -17,85 +17,87 @@ K = TypeVar("K", bound=Hashable)
 class KeyQueue(Generic[K]):
     """Implements the rules of the queue without waiting: every method takes the time from its caller."""
 
-    def __init__(self, *, first: float, limit: float) -> None:
-        self._first = first
-        self._limit = limit
+    def __init__(self, *, base_delay: float, max_delay: float) -> None:
+        """`base_delay` and `max_delay` bound the pause after a failure, in seconds."""
+        self._base_delay = base_delay
+        self._max_delay = max_delay
         self._ready: dict[K, None] = {}
-        self._behind: dict[K, None] = {}
-        self._working: set[K] = set()
-        self._again: set[K] = set()
-        self._later: dict[K, float] = {}
+        self._low_priority: dict[K, None] = {}
+        self._processing: set[K] = set()
+        self._dirty: set[K] = set()
+        """Keys that were added while they are processed: they need one more pass."""
+        self._delayed: dict[K, float] = {}
         self._failures: dict[K, int] = {}
 
     def add(self, key: K) -> None:
         """Add a key because something happened to it."""
-        if key in self._working:
-            self._again.add(key)
+        if key in self._processing:
+            self._dirty.add(key)
             return
-        self._later.pop(key, None)
+        self._delayed.pop(key, None)
         self._make_ready(key)
 
     def add_low_priority(self, key: K) -> None:
-        """Add a key that is to be looked at after all keys to which something happened."""
-        if key in self._working:
-            self._again.add(key)
+        """Add a key that is processed after all keys to which something happened."""
+        if key in self._processing:
+            self._dirty.add(key)
         elif key not in self._ready:
-            self._behind.setdefault(key)
+            self._low_priority.setdefault(key)
 
-    def add_later(self, key: K, due: float) -> None:
-        """Add a key at a later time. A time that is known already and comes earlier is kept."""
-        self._later[key] = min(due, self._later.get(key, due))
+    def add_at(self, key: K, due: float) -> None:
+        """Add a key at the time `due`; of two times the earlier one counts."""
+        self._delayed[key] = min(due, self._delayed.get(key, due))
 
-    def take(self, now: float) -> K | None:
-        """Return the key that has waited longest. It counts as being worked on until `done` is called."""
-        for waited in [key for key, due in self._later.items() if due <= now]:
-            del self._later[waited]
+    def get(self, now: float) -> K | None:
+        """Return the key that has waited longest. It counts as being processed until `done` is called."""
+        for waited in [key for key, due in self._delayed.items() if due <= now]:
+            del self._delayed[waited]
             self._make_ready(waited)
-        queue = self._ready or self._behind
+        queue = self._ready or self._low_priority
         key = next(iter(queue), None)
         if key is not None:
             del queue[key]
-            self._later.pop(key, None)
-            self._working.add(key)
+            self._delayed.pop(key, None)
+            self._processing.add(key)
         return key
 
     def done(self, key: K, now: float, *, succeeded: bool) -> None:
         """Record that a pass over a key has ended."""
-        self._working.discard(key)
-        happened = key in self._again
-        self._again.discard(key)
+        self._processing.discard(key)
+        happened = key in self._dirty
+        self._dirty.discard(key)
         if not succeeded:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
-            # The exponent is bounded as well, since 2.0 ** 1100 is not a number any more.
-            self.add_later(key, now + min(self._first * 2.0 ** min(failures, 32), self._limit))
+            # The exponent is bounded as well: 2.0 ** 1100 raises OverflowError.
+            self.add_at(key, now + min(self._base_delay * 2.0 ** min(failures, 32), self._max_delay))
             return
         self._failures.pop(key, None)
         if happened:
             self._ready.setdefault(key)
 
     def _make_ready(self, key: K) -> None:
-        self._behind.pop(key, None)
+        self._low_priority.pop(key, None)
         self._ready.setdefault(key)
 
     def count_ready(self) -> int:
         """Return how many keys wait for a worker."""
-        return len(self._ready) + len(self._behind)
+        return len(self._ready) + len(self._low_priority)
 
-    def count_later(self) -> int:
-        """Return how many keys wait for a moment."""
-        return len(self._later)
+    def count_delayed(self) -> int:
+        """Return how many keys wait for a time at which they are due."""
+        return len(self._delayed)
 
     def next_due(self) -> float | None:
         """Return when the earliest pause ends."""
-        return min(self._later.values(), default=None)
+        return min(self._delayed.values(), default=None)
 
 
 class WorkQueue(Generic[K]):
     """Lets workers wait for the next key of a KeyQueue."""
 
-    def __init__(self, *, first: float, limit: float) -> None:
-        self._keys: KeyQueue[K] = KeyQueue(first=first, limit=limit)
+    def __init__(self, *, base_delay: float, max_delay: float) -> None:
+        self._keys: KeyQueue[K] = KeyQueue(base_delay=base_delay, max_delay=max_delay)
         self._changed = asyncio.Event()
 
     def add(self, key: K) -> None:
@@ -104,21 +106,21 @@ class WorkQueue(Generic[K]):
         self._changed.set()
 
     def add_low_priority(self, key: K) -> None:
-        """Add a key that is to be looked at after all keys to which something happened."""
+        """Add a key that is processed after all keys to which something happened."""
         self._keys.add_low_priority(key)
         self._changed.set()
 
-    def add_later(self, key: K, seconds: float) -> None:
+    def add_after(self, key: K, seconds: float) -> None:
         """Add a key after so many seconds."""
-        self._keys.add_later(key, asyncio.get_running_loop().time() + seconds)
+        self._keys.add_at(key, asyncio.get_running_loop().time() + seconds)
 
     def count_ready(self) -> int:
         """Return how many keys wait for a worker."""
         return self._keys.count_ready()
 
-    def count_later(self) -> int:
-        """Return how many keys wait for a moment."""
-        return self._keys.count_later()
+    def count_delayed(self) -> int:
+        """Return how many keys wait for a time at which they are due."""
+        return self._keys.count_delayed()
 
     async def get(self, max_wait: float) -> K | None:
         """Return the next key, or None when there was none for `max_wait` seconds.
@@ -131,7 +133,7 @@ class WorkQueue(Generic[K]):
         end = clock() + max_wait
         while True:
             self._changed.clear()
-            key = self._keys.take(clock())
+            key = self._keys.get(clock())
             if key is not None:
                 # There may be more keys, so the other workers are woken as well.
                 self._changed.set()

@@ -62,7 +62,8 @@ class PodReplies(NamedTuple):
     progress: FetchProgress | None = None
 
 
-PodPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Ending"]
+ServingPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Terminating"]
+"""How far a pod is from serving; it is not Kubernetes' PodPhase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class PodState:
     """Hash of the pod template that the pod was made from."""
     config_map: str
     """Name of the ConfigMap that the pod mounts."""
-    phase: PodPhase
+    phase: ServingPhase
     failure: Failure | None
     report: ModelReport | None
     uid: str = ""

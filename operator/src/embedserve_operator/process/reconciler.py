@@ -1,6 +1,4 @@
-"""Holds the reconcile loop: events come in, and one resource at a time is brought one pass
-further.
-"""
+"""Runs the reconcile loop: workers take keys from the queue, and each pass reconciles one resource."""
 
 from __future__ import annotations
 
@@ -34,33 +32,33 @@ _IDLE_SECONDS = 5.0
 
 _PROGRESS_PAUSE_SECONDS = 5.0
 _MAX_PROGRESS_RATE = 5.0
-"""How often running fetches are looked at, per second in total: each look may lead to a write of a status."""
+"""How often running fetches are polled, per second in total: each poll may lead to a write of a status."""
 
 _EVENTS_PAUSE_SECONDS = 15.0
 _MAX_EVENTS_RATE = 2.0
 """How often the events of Jobs without pods are read, per second in total."""
 
 
-class Clients(NamedTuple):
-    """Holds the connections to the API server and to pods."""
+class ApiConnections(NamedTuple):
+    """Holds the clients of the API server and of the management API of pods."""
 
     kube: KubeClient
     pod_client: PodClient
 
 
-class Controller:
-    """Brings every resource to which something has happened one pass further."""
+class Reconciler:
+    """Reconciles every resource to which something has happened, one pass at a time."""
 
     def __init__(
         self,
-        clients: Clients,
+        connections: ApiConnections,
         caches: Caches,
         queue: WorkQueue[ObjectKey],
         *,
         settings: RenderSettings,
         clock: Clock,
     ) -> None:
-        kube, pod_client = clients
+        kube, pod_client = connections
         objects, monotonic = caches.objects, clock.monotonic
         self._clock = clock
         self._objects = objects
@@ -110,14 +108,14 @@ class Controller:
             plan.status, failure, resource=observed.resource, now=now
         )
         if status_due_in > 0.0:
-            self._queue.add_later(key, status_due_in)
+            self._queue.add_after(key, status_due_in)
         await self._schedule_next_pass(key, plan)
         return failure is None and delivery == "All"
 
     async def _schedule_next_pass(self, key: ObjectKey, plan: Plan) -> None:
         """Schedule the passes that follow from answers of pods or from the time, whatever became of the children."""
         if plan.wake_after is not None:
-            self._queue.add_later(key, plan.wake_after)
+            self._queue.add_after(key, plan.wake_after)
         await self._watch_fetch(key, plan)
         await self._read_job_events(key, plan)
         self.self_checks.request(key, plan.self_checks)
@@ -127,7 +125,7 @@ class Controller:
         if not plan.fetching_pods:
             self._progress_throttle.forget(key)
             return
-        await self._look(
+        await self._poll(
             key, self._progress_throttle, lambda: self._pod_client.refresh_progress(key, plan.fetching_pods)
         )
 
@@ -137,20 +135,20 @@ class Controller:
             self._job_events.forget(key)
             self._events_throttle.forget(key)
             return
-        await self._look(
+        await self._poll(
             key, self._events_throttle, lambda: self._job_events.refresh(key, plan.unstarted_jobs)
         )
 
-    async def _look(self, key: ObjectKey, throttle: Throttle, look: Callable[[], Awaitable[bool]]) -> None:
-        """Look at something that no event tells, as often as the throttle allows; `look` returns whether it has found
+    async def _poll(self, key: ObjectKey, throttle: Throttle, poll: Callable[[], Awaitable[bool]]) -> None:
+        """Poll something that no event reports, as often as the throttle allows; `poll` returns whether it found
         something new, which is worth another pass.
         """
         seconds_until_due = throttle.seconds_until_due(key)
         if seconds_until_due == 0.0:
             seconds_until_due = throttle.record(key)
-            if await look():
+            if await poll():
                 self._queue.add(key)
-        self._queue.add_later(key, seconds_until_due)
+        self._queue.add_after(key, seconds_until_due)
 
     async def run_worker(
         self,
