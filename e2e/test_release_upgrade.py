@@ -55,7 +55,7 @@ def template(found: Object) -> str:
 
 
 def is_rolling(found: Object) -> bool:
-    return found["metadata"].get("annotations", {}).get(UPGRADE) == "Rolling"
+    return bool(found["metadata"].get("annotations", {}).get(UPGRADE) == "Rolling")
 
 
 def uids(service: Service) -> set[str]:

@@ -171,7 +171,7 @@ CASES = [
     ),
     pytest.param(
         {"upgrade": {"maxConcurrent": 2}},
-        flags(OPERATOR, "--max-concurrent-upgrades=2"),
+        no_flags(OPERATOR, "--max-concurrent-upgrades=5") | flags(OPERATOR, "--max-concurrent-upgrades=2"),
         id="the operator is told how many services roll at a time",
     ),
     pytest.param(
