@@ -23,7 +23,7 @@ from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.manifests.metadata import UPGRADE
-from embedserve_operator.process.controller import Clients, Controller
+from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RuntimeImage
 from tests.operator.api_server import ApiServer, serving, status
@@ -114,8 +114,8 @@ async def test_services_roll_one_after_another_whatever_the_workers_decide_at_on
         KubeClient(request_timeout=5) as kube,
         PodClient(message_timeout=5, check_timeout=5) as pod_client,
     ):
-        controller = Controller(
-            Clients(kube, pod_client),
+        reconciler = Reconciler(
+            ApiConnections(kube, pod_client),
             Caches(store.cache, ClusterCache(watches_nodes=False)),
             queue,
             settings=UPGRADED,
@@ -124,7 +124,7 @@ async def test_services_roll_one_after_another_whatever_the_workers_decide_at_on
         for key in KEYS:
             queue.add(key)
         workers = [
-            asyncio.create_task(controller.run_worker(lambda: None, lambda *_: passes.set())) for _ in KEYS
+            asyncio.create_task(reconciler.run_worker(lambda: None, lambda *_: passes.set())) for _ in KEYS
         ]
         done: list[str] = []
         async with asyncio.timeout(60):
