@@ -97,7 +97,15 @@ bench-gpu: setup ## the tests and benchmarks that need a CUDA device, in 25 minu
 test: test-fast oracles ## every test, the thorough and the cluster ones too; brings up what it needs
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m thorough
 	$(BIN)/python -m e2e.cluster images
-	$(BIN)/pytest e2e -m "not soak"
+	$(BIN)/pytest e2e -m "not soak and not upgrade"
+
+# The release that is upgraded from, as a commit: there is no tag yet, and this is the one before `Unreleased` in
+# CHANGELOG.md began. FROM=<commit>: another one.
+FROM ?= 796c9b84ac1e36018216a1254b78ca93e8ec6875
+.PHONY: e2e-upgrade
+e2e-upgrade: setup ## this chart over that of the last release, on the test cluster, under load (needs the repository's history)
+	$(BIN)/python -m e2e.cluster images
+	EMBEDSERVE_UPGRADE_FROM=$(FROM) $(BIN)/pytest e2e -m upgrade
 
 # REPOSITORIES="a/b c/d": these alone.
 .PHONY: census-online

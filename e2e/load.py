@@ -10,19 +10,26 @@ from e2e.in_pod import program
 from e2e.services import Service
 
 _ASK_FOR_EVER = """
-import json, socket, sys, threading, urllib.request
+import http.client, json, socket, sys, threading
 # By the Service's address: how quickly names are found on a busy node is not what is tried.
-url, threads, text = f"http://{socket.gethostbyname(sys.argv[1])}/embed", int(sys.argv[2]), sys.argv[3]
+host, threads, text = socket.gethostbyname(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+keeps = sys.argv[4] == "keeps connections"
 body = json.dumps({"inputs": text}).encode()
+headers = {"Content-Type": "application/json", **({} if keeps else {"Connection": "close"})}
 def ask():
-    asked = 0
+    asked, connection = 0, http.client.HTTPConnection(host, timeout=120)
     while True:
-        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         asked += 1
         try:
-            urllib.request.urlopen(request, timeout=120).read()
-        except OSError as error:
-            print("failed:", error, flush=True)
+            # It opens another connection after an answer that said `Connection: close`, and only then.
+            connection.request("POST", "/embed", body, headers)
+            answer = connection.getresponse()
+            said = answer.read()
+            if answer.status != 200:
+                print("failed:", answer.status, said[:200], flush=True)
+        except (OSError, http.client.HTTPException) as error:
+            print("failed:", repr(error), flush=True)
+            connection.close()
         if asked % 10 == 1:
             print("asked", asked, flush=True)
 print("begun", flush=True)
@@ -40,11 +47,14 @@ class Load:
 
 
 @contextmanager
-def asking(service: Service, *, threads: int = 1, text: str = "still here") -> Iterator[Load]:
+def asking(
+    service: Service, *, threads: int = 1, text: str = "still here", keeps_connections: bool = False
+) -> Iterator[Load]:
     """Requests of some threads, each with one text, one after the other, until the end of the block."""
+    connections = "keeps connections" if keeps_connections else "a connection each"
     load = Load()
     host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
-    with program(service.kubectl, _ASK_FOR_EVER, host, str(threads), text) as said:
+    with program(service.kubectl, _ASK_FOR_EVER, host, str(threads), text, connections) as said:
         yield load
     for line in said:
         (load.failed if line.startswith("failed") else load.asked).append(line)

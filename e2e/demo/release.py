@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,18 @@ class Release:
     cluster: Cluster
     hub_url: str
 
-    def install(self, more: Mapping[str, str] | None = None, *, chart: Path = CHART) -> None:
-        """Install or upgrade, and wait until the operator is available. more: values of this time, as JSON."""
-        operator, runtime = load_project_images(self.cluster.images)
+    def install(
+        self,
+        more: Mapping[str, str] | None = None,
+        *,
+        chart: Path = CHART,
+        images: Sequence[LoadedImage] | None = None,
+    ) -> None:
+        """Install or upgrade, and wait until the operator is available.
+
+        more: values of this time, as JSON. images: the operator's and the runtime's; those of the working tree without.
+        """
+        operator, runtime = images or load_project_images(self.cluster.images)
         values = {
             **_image_values("image", operator),
             **_image_values("runtime.image", runtime),

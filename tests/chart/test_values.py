@@ -170,6 +170,11 @@ CASES = [
         id="the operator is told of the repositories that services may take images from",
     ),
     pytest.param(
+        {"upgrade": {"maxConcurrent": 2}},
+        no_flags(OPERATOR, "--max-concurrent-upgrades=5") | flags(OPERATOR, "--max-concurrent-upgrades=2"),
+        id="the operator is told how many services roll at a time",
+    ),
+    pytest.param(
         {"mesh": "linkerd"}, flags(OPERATOR, "--mesh=linkerd"), id="the operator is told of the mesh"
     ),
     pytest.param(

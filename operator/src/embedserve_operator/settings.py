@@ -69,6 +69,8 @@ class RenderSettings:
     in front; `*` for all."""
     allowed_images: tuple[str, ...] = ()
     """Repositories that a manifest may take the image of its pods from, beside those of `images`; `*` for all."""
+    max_concurrent_upgrades: int = 5
+    """The number of services whose pods an upgrade of the operator replaces at a time."""
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER

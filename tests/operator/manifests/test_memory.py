@@ -67,6 +67,7 @@ def test_the_next_change_of_the_template_takes_the_size_up() -> None:
     before = Cluster(resource(hub_spec(REPO, batching={"maxBatchTokens": 1024}))).applied().plan()
     assert _changes(before, after.plan()) == {
         f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
+        f"{DEPLOYMENT}.metadata.annotations.embedserve.dev/generation": "2",
         f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
     }
 

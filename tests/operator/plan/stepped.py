@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.children import parse_child
 from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
+from embedserve_operator.manifests.deployment import read_template_hash
 from embedserve_operator.manifests.metadata import (
     FINGERPRINT,
     REPLACED_AT,
@@ -25,9 +26,11 @@ from embedserve_operator.manifests.metadata import (
 )
 from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
+from embedserve_operator.settings import RenderSettings, RuntimeImage
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodReplies, SelfCheckResult
 from embedserve_operator.state.resource import Child
+from embedserve_operator.state.upgrades import NO_UPGRADE, UpgradeProgress
 from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
 from tests.operator.moments import NOON
@@ -49,6 +52,10 @@ class SteppedCluster:
     unsound: frozenset[str] = frozenset()
     """Repositories whose pods come up and do not pass the self-check."""
     now: int = NOW
+    settings: RenderSettings = SETTINGS
+    """Those of the operator that runs now."""
+    upgrade: UpgradeProgress = NO_UPGRADE
+    """How far an upgrade has come with other services."""
     objects: dict[Ref, Manifest] = field(default_factory=dict)
     replies: dict[str, PodReplies] = field(default_factory=dict)
     """What the operator that runs now has heard of pods."""
@@ -116,6 +123,12 @@ class SteppedCluster:
         """Start another operator, which has heard of nothing."""
         self.replies.clear()
 
+    def upgrade_operator(self, image: str) -> None:
+        """Start an operator that gives services another image of the runtime."""
+        images = {**self.settings.images, "cpu": RuntimeImage(image)}
+        self.settings = replace(self.settings, images=images)
+        self.restart_operator()
+
     def run_pass(self, max_writes: int | None = None) -> bool:
         """Run one pass, or its first writes, after which the operator ends; return whether it wrote anything."""
         plan, observed = self.plan()
@@ -138,8 +151,11 @@ class SteppedCluster:
             children,
             [Pod.parse(one) for one in self.list_kind("Pod")],
         )
-        observed = observe(received, replies=self.replies, now=self.now)
-        return make_plan(observed, SETTINGS), observed
+        observed = replace(
+            observe(received, replies=self.replies, now=self.now),
+            upgrade=self.upgrade,
+        )
+        return make_plan(observed, self.settings), observed
 
     def _check(self, run_id: str, name: str) -> None:
         stored = self.objects["Pod", name]
@@ -210,6 +226,16 @@ class SteppedCluster:
     def find_deployment(self, revision: str) -> Manifest | None:
         """Return the Deployment of a revision, if it exists."""
         return self.objects.get(("Deployment", f"docs-{revision}"))
+
+    def find_template(self, revision: str | None) -> str | None:
+        """Return the hash of the pod template of a revision."""
+        found = self.find_deployment(revision or "")
+        return None if found is None else read_template_hash(found)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the user's manifest."""
+        return int(self.objects[RESOURCE_REF]["metadata"]["generation"])
 
     @property
     def serving_revision(self) -> str | None:

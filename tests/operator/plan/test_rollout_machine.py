@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from embedserve_operator.api.times import parse_duration
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.manifests.metadata import REVISION_LABEL
+from embedserve_operator.manifests.metadata import GENERATION, REVISION_LABEL, UPGRADE
 from embedserve_operator.plan.revision import compute_revision
-from tests.operator.builders import hub_spec
+from embedserve_operator.state.upgrades import UpgradeProgress
+from tests.operator.builders import SETTINGS, hub_spec
 from tests.operator.plan.stepped import SteppedCluster, name_space
 
 A, B, C, MIRROR = "acme/a", "acme/b", "acme/c", "acme/a-mirror"
@@ -90,6 +91,14 @@ class ModelChanges(RuleBasedStateMachine):
     def restart_the_operator(self) -> None:
         self.cluster.restart_operator()
 
+    @rule(image=st.sampled_from(["runtime:1", "runtime:2"]))
+    def upgrade_the_operator(self, image: str) -> None:
+        self.cluster.upgrade_operator(image)
+
+    @rule(rolling=st.integers(0, 6), failed=st.integers(0, 1))
+    def upgrade_other_services(self, rolling: int, failed: int) -> None:
+        self.cluster.upgrade = UpgradeProgress(rolling, failed)
+
     @rule(writes=st.integers(0, 12))
     def die_in_a_pass(self, writes: int) -> None:
         self._pass(writes)
@@ -132,8 +141,11 @@ class ModelChanges(RuleBasedStateMachine):
         cluster = self.cluster
         old = cluster.serving_revision
         before = cluster.list_spaces(old)
+        waiting = self._find_template_that_waits()
         is_busy = cluster.run_pass(writes)
         new = cluster.serving_revision
+        if waiting is not None and new == old:
+            assert cluster.find_template(old) == waiting, "its pods were replaced out of turn"
         if before:
             assert cluster.list_spaces(new), "the name has lost its ready pods"
         if new != old and new is not None:
@@ -144,6 +156,20 @@ class ModelChanges(RuleBasedStateMachine):
                 others = {name: one for name, one in self.replaced.items() if one[1] != space}
                 self.replaced = {**others, old: (cluster.now, space)}
         return is_busy
+
+    def _find_template_that_waits(self) -> str | None:
+        """The template of what serves, where the user asks for nothing that it has not and it is not its turn."""
+        cluster = self.cluster
+        deployment = cluster.find_deployment(cluster.serving_revision or "")
+        if deployment is None or not cluster.list_spaces(cluster.serving_revision):
+            return None
+        annotations = deployment["metadata"]["annotations"]
+        is_followed = annotations.get(GENERATION) == str(cluster.generation)
+        has_turn = bool(annotations.get(UPGRADE))
+        is_free = not cluster.upgrade.failed and cluster.upgrade.rolling < SETTINGS.max_concurrent_upgrades
+        if has_turn or is_free or not is_followed or not deployment["status"]["readyReplicas"]:
+            return None
+        return cluster.find_template(cluster.serving_revision)
 
     def _finish(self) -> None:
         for _ in range(MAX_PASSES):

@@ -23,10 +23,12 @@ from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.kube.views.objects import Metadata, Object
 from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
-from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
+from embedserve_operator.kube.views.workloads import Deployment, Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, JOB_NAME, SERVICE_LABEL, hash_claim_name
 from embedserve_operator.observe.resource import read_claim_name
 from embedserve_operator.observe.state import VolumeObjects
+from embedserve_operator.observe.workloads import read_upgrade_phase
+from embedserve_operator.state.upgrades import UpgradePhase
 
 Generations: TypeAlias = tuple[tuple[str, int], ...]
 """UIDs of the resources that are known under one name, each with the generation of its spec."""
@@ -42,6 +44,8 @@ class ObjectCache:
         self._objects: dict[str, dict[ObjectKey, dict[str, _CachedObject]]] = {
             kind: defaultdict(dict) for kind in KINDS
         }
+        self._upgrades: dict[str, tuple[ObjectKey, UpgradePhase]] = {}
+        """The Deployments that an upgrade has not finished with, by UID."""
 
     def put(self, kind: str, received: Received) -> ObjectKey:
         """Remember an object unless a newer version of it is known; return the key of the resource that it
@@ -54,7 +58,24 @@ class ObjectCache:
             self._objects[kind][key][metadata.uid] = _build_cached_object(
                 kind, received, metadata.resource_version
             )
+            if kind == "Deployment":
+                self._note_upgrade(key, received)
         return key
+
+    def _note_upgrade(self, key: ObjectKey, received: Received) -> None:
+        deployment = Deployment.parse(received)
+        phase = read_upgrade_phase(deployment)
+        if phase:
+            self._upgrades[deployment.metadata.uid] = (key, phase)
+        else:
+            self._upgrades.pop(deployment.metadata.uid, None)
+
+    def list_upgrades(self) -> dict[ObjectKey, UpgradePhase]:
+        """Return the resources that an upgrade of the operator has not finished with, each with its phase."""
+        found: dict[ObjectKey, UpgradePhase] = {}
+        for key, phase in self._upgrades.values():
+            found[key] = "Failed" if "Failed" in (phase, found.get(key)) else phase
+        return found
 
     def has_seen(self, kind: str, received: Received) -> bool:
         """Return whether this version of an object is known, or a newer one."""
@@ -167,6 +188,7 @@ class ObjectCache:
     def _forget(self, kind: str, key: ObjectKey, uid: str) -> None:
         found = self._objects[kind].get(key, {})
         found.pop(uid, None)
+        self._upgrades.pop(uid, None)
         if not found:
             self._objects[kind].pop(key, None)
 

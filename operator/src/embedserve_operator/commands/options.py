@@ -6,6 +6,7 @@ import argparse
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -202,6 +203,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="CLASS",
         help=f"work only on resources whose label {OPERATOR_CLASS} has this value (default: on those without it)",
     )
+    parser.add_argument(
+        "--max-concurrent-upgrades",
+        type=int,
+        default=5,
+        metavar="COUNT",
+        help="services whose pods another release or setting of the operator replaces at a time (default: %(default)s)",
+    )
     parser.add_argument("--health-port", type=int, default=8081, help="port of /healthz")
     _add_log_level(parser)
 
@@ -318,8 +326,12 @@ def build_run_settings(options: argparse.Namespace) -> RunSettings:
 
     Raises SettingsError where the options contradict each other.
     """
+    if options.max_concurrent_upgrades < 1:
+        raise SettingsError("--max-concurrent-upgrades must be 1 or more")
     return RunSettings(
-        render=build_render_settings(options),
+        render=replace(
+            build_render_settings(options), max_concurrent_upgrades=options.max_concurrent_upgrades
+        ),
         lease=LeaseSettings(namespace=options.namespace, name=options.lease_name),
         identity=options.identity,
         namespaces=tuple(options.watch_namespace),

@@ -25,6 +25,7 @@ from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FETCHED,
     FOLLOWED,
+    GENERATION,
     IMMEDIATE_FIELDS,
     MODEL_BYTES,
     MODEL_FIELDS,
@@ -32,6 +33,7 @@ from embedserve_operator.manifests.metadata import (
     SETTINGS,
     SPACE_LABEL,
     TEMPLATE_HASH,
+    UPGRADE,
     add_fingerprint,
     build_labels,
     build_metadata,
@@ -112,11 +114,24 @@ def build_deployment(
         }
     )
     # What does not change what runs is not part of the fingerprint.
-    remembered = {SETTINGS: format_settings(spec), **({FOLLOWED: followed} if followed is not None else {})}
+    remembered = {
+        SETTINGS: format_settings(spec),
+        **({GENERATION: str(resource.generation)} if resource.generation > 0 else {}),
+        **({FOLLOWED: followed} if followed is not None else {}),
+    }
     made["metadata"]["annotations"] = {**made["metadata"]["annotations"], **remembered}
     if space is not None:
         made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
     return made
+
+
+def mark_upgrade(deployment: Manifest, phase: str) -> Manifest:
+    """Return a Deployment that says how far an upgrade has come with it."""
+    metadata = deployment["metadata"]
+    return {
+        **deployment,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], UPGRADE: phase}},
+    }
 
 
 def _build_strategy(hardware: HardwareClass, volume: ModelVolume | None) -> Manifest:

@@ -41,6 +41,12 @@ FOLLOWED = "embedserve.dev/followed"
 """Annotation on a Deployment that serves while the manifest asks for another model, as JSON: the revision of that
 model, and the settings of the manifest up to which the Deployment has followed it.
 """
+GENERATION = "embedserve.dev/generation"
+"""Annotation on Deployments: the generation of the resource that they were made from."""
+UPGRADE = "embedserve.dev/upgrade"
+"""Annotation on Deployments: `Rolling` or `Failed` from when another release or setting of the operator changes their
+pods until all of these are ready; then empty.
+"""
 REPLACED_AT = "embedserve.dev/replaced-at"
 """Annotation on Deployments of earlier models: when the Service switched to another one."""
 MODEL_BYTES = "embedserve.dev/model-bytes"

@@ -13,6 +13,7 @@ from embedserve_operator.manifests.metadata import (
     DECLARATION,
     FINGERPRINT,
     FOLLOWED,
+    GENERATION,
     MODEL_BYTES,
     REPLACED_AT,
     REVISION_LABEL,
@@ -20,8 +21,10 @@ from embedserve_operator.manifests.metadata import (
     SETTINGS,
     SPACE_LABEL,
     TEMPLATE_HASH,
+    UPGRADE,
 )
 from embedserve_operator.observe.pods import read_annotated_report, read_mounted_config_map
+from embedserve_operator.state.upgrades import UpgradePhase
 from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 
@@ -29,6 +32,7 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
     """Return the state of a Deployment."""
     metadata, template, status = deployment.metadata, deployment.spec.template, deployment.status
     size = metadata.annotations.get(MODEL_BYTES, "")
+    generation = metadata.annotations.get(GENERATION, "")
     return DeploymentState(
         name=metadata.name,
         revision=metadata.labels.get(REVISION_LABEL, ""),
@@ -47,6 +51,9 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
         declaration=metadata.annotations.get(DECLARATION, ""),
         settings=metadata.annotations.get(SETTINGS, ""),
         followed=metadata.annotations.get(FOLLOWED),
+        generation=int(generation) if generation.isdecimal() else None,
+        upgrade=_read_upgrade(metadata.annotations.get(UPGRADE, "")),
+        is_stuck=_is_stuck(status),
         replaced_at=metadata.annotations.get(REPLACED_AT, ""),
         report=read_annotated_report(template.metadata),
         model_bytes=int(size) if size.isdecimal() else None,
@@ -57,6 +64,23 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
 def _find_creation_problem(status: DeploymentStatus) -> str:
     failure = find_condition(status.conditions, "ReplicaFailure")
     return failure.message if failure is not None and failure.is_true else ""
+
+
+def _read_upgrade(given: str) -> UpgradePhase:
+    if given == "Rolling":
+        return "Rolling"
+    return "Failed" if given == "Failed" else ""
+
+
+def _is_stuck(status: DeploymentStatus) -> bool:
+    progress = find_condition(status.conditions, "Progressing")
+    return progress is not None and progress.reason == "ProgressDeadlineExceeded"
+
+
+def read_upgrade_phase(deployment: Deployment) -> UpgradePhase:
+    """Return how far an upgrade has come with a Deployment: empty where all its pods are ready, whatever it says."""
+    found = read_deployment(deployment)
+    return "" if found.is_rolled_out else found.upgrade
 
 
 def read_autoscaler(autoscaler: HorizontalPodAutoscaler) -> AutoscalerState:

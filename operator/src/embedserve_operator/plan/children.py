@@ -39,12 +39,12 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
     is_unmixed = spec.rollout.on_precision_change == "BlueGreen"
     found = (
         *preparation.children,
-        build.config_map,
+        None if build.is_held_back else build.config_map,
         plan_pin(observed, spec, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
         *((serving.config_map, serving.deployment) if serving is not None else ()),
         *(manifest for one in evaluation.retained for manifest in (one.config_map, one.deployment)),
-        build.deployment if preparation.can_serve else None,
+        build.deployment if preparation.can_serve and not build.is_held_back else None,
         *(
             build_space_service(
                 resource,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.plan.revision_build import EarlierBuild, RevisionBuild
 from embedserve_operator.plan.rollout import Rollout
+from embedserve_operator.plan.upgrade_cases import UpgradeStep
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.observed import ObservedState
 
@@ -28,3 +29,5 @@ class Evaluation:
     """The retained revisions that can follow the manifest."""
     refused: Rollout | None = None
     """The change of the model that the manifest asks for beyond the spec and does not get."""
+    upgrade: UpgradeStep = "Unaffected"
+    """What an upgrade of the operator does with the Deployment that serves."""

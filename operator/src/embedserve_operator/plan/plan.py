@@ -16,6 +16,7 @@ from embedserve_operator.api.status import (
     VectorSpace,
 )
 from embedserve_operator.kube.objects import Manifest
+from embedserve_operator.plan.upgrade_cases import UpgradeStep
 from embedserve_operator.state.jobs import JobState
 from embedserve_operator.state.pods import FetchingPod, PodState
 from embedserve_operator.state.resource import Child
@@ -25,7 +26,9 @@ from embedserve_operator.state.resource import Child
 class PlannedCondition:
     """Holds a condition without its time, which only the publisher of the status knows."""
 
-    type: Literal["Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum", "PoolingGuessed"]
+    type: Literal[
+        "Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum", "PoolingGuessed", "Upgrading"
+    ]
     status: Literal["True", "False"]
     reason: str
     message: str
@@ -104,6 +107,8 @@ class Plan:
     prune: tuple[Child, ...]
     """The children that are no longer wanted."""
     status: PlannedStatus
+    upgrade: UpgradeStep = "Unaffected"
+    """What an upgrade of the operator does with the pods that serve."""
     jobs_to_create: tuple[Manifest, ...] = ()
     """The Jobs to create, unless they exist by then."""
     jobs_to_delete: tuple[JobState, ...] = ()

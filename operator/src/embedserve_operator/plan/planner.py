@@ -16,7 +16,12 @@ from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.plan.refused_change import keep_served_model
 from embedserve_operator.plan.replacement_times import plan_replacement_times
-from embedserve_operator.plan.revision_build import build_retained, build_revision, build_serving
+from embedserve_operator.plan.revision_build import (
+    EarlierBuild,
+    build_retained,
+    build_revision,
+    build_serving,
+)
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
 from embedserve_operator.plan.scaling import (
     plan_frozen_replicas,
@@ -25,6 +30,14 @@ from embedserve_operator.plan.scaling import (
 )
 from embedserve_operator.plan.serving_status import build_rollout_status, keep_published_status
 from embedserve_operator.plan.status_report import build_status_report
+from embedserve_operator.plan.upgrade import (
+    carry_out_upgrade,
+    is_held_back,
+    is_upgraded,
+    mark_deployment,
+    plan_upgrade,
+)
+from embedserve_operator.plan.upgrade_cases import UpgradeStep
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.observed import ObservedState
@@ -63,10 +76,37 @@ def _evaluate(
         return failure
     build = build_revision(observed, spec, settings)
     observed = replace(observed, fetched=build.fetched)
+    upgrade: UpgradeStep = "Unaffected"
+    if observed.serving_revision in (None, build.desired.revision):
+        report, max_concurrent = build.preparation.report, settings.max_concurrent_upgrades
+        upgrade = plan_upgrade(observed, build.deployment, report, max_concurrent=max_concurrent)
+        build = carry_out_upgrade(observed, build, upgrade)
     rollout = plan_rollout(observed, spec, build.desired)
     serving = None if build.preparation.must_clear else build_serving(observed, spec, settings, rollout)
+    if serving is not None:
+        upgrade, serving = _plan_serving_upgrade(observed, serving, rollout, settings)
     retained = build_retained(observed, spec, settings, rollout)
-    return Evaluation(observed, spec, settings, build, rollout, serving, retained, refused)
+    if is_held_back(upgrade):
+        retained = tuple(one for one in retained if not is_upgraded(observed, one.deployment))
+    return Evaluation(observed, spec, settings, build, rollout, serving, retained, refused, upgrade)
+
+
+def _plan_serving_upgrade(
+    observed: ObservedState, serving: EarlierBuild, rollout: Rollout, settings: RenderSettings
+) -> tuple[UpgradeStep, EarlierBuild | None]:
+    """Return what an upgrade does with the revision that serves while the manifest asks for another one, and that
+    revision after it; None where it stays as it is.
+    """
+    there = observed.find_deployment(rollout.serving)
+    step = plan_upgrade(
+        observed,
+        serving.deployment,
+        there.report if there is not None else None,
+        max_concurrent=settings.max_concurrent_upgrades,
+    )
+    if is_held_back(step):
+        return step, None
+    return step, replace(serving, deployment=mark_deployment(serving.deployment, step))
 
 
 def _build_plan(evaluation: Evaluation) -> Plan:
@@ -82,6 +122,7 @@ def _build_plan(evaluation: Evaluation) -> Plan:
         children=children,
         prune=find_unwanted_children(evaluation, children),
         status=build_status_report(evaluation, asked),
+        upgrade=evaluation.upgrade,
         jobs_to_create=preparation.jobs_to_create,
         jobs_to_delete=preparation.jobs_to_delete,
         hand_overs=_plan_hand_overs(evaluation),

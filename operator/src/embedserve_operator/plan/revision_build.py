@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_config_map
-from embedserve_operator.manifests.deployment import build_deployment, read_template_hash
+from embedserve_operator.manifests.deployment import build_deployment, mark_upgrade, read_template_hash
 from embedserve_operator.manifests.metadata import read_fingerprint
 from embedserve_operator.manifests.placement import find_runtime_class
 from embedserve_operator.manifests.pod_inputs import PodInputs
@@ -37,6 +37,8 @@ class RevisionBuild:
     desired: DesiredRevision
     volume: ModelVolume | None
     preparation: Preparation
+    is_held_back: bool = False
+    """Whether the Deployment that exists stays as it is: an upgrade of the operator has not come to it yet."""
 
     @property
     def fetched(self) -> FetchedModel | None:
@@ -173,4 +175,7 @@ def _build_earlier(
 
     present = find_runtime_class(served.spec, settings, observed.cluster)
     deployment = build_deployment_for_inputs(observed, there.revision, there.report, present, build_for)
+    if there.upgrade:
+        # What serves says again how far an upgrade has come with it.
+        deployment = mark_upgrade(deployment, "")
     return EarlierBuild(served.spec, config, deployment)

@@ -23,6 +23,7 @@ from embedserve_operator.plan.placement import count_matching_nodes, find_placem
 from embedserve_operator.plan.plan import PlannedStatus
 from embedserve_operator.plan.scaling import build_autoscaling_status, build_scaling_condition, is_at_maximum
 from embedserve_operator.plan.serving_status import build_rollout_status, build_serving_status
+from embedserve_operator.plan.upgrade import build_upgrade_conditions
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.pods import FetchingPod, PodState
 
@@ -56,7 +57,11 @@ def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) 
         matching_nodes=count_matching_nodes(build_node_requirements(spec, settings), observed.cluster),
     )
     scaling = build_scaling_condition(observed, spec, settings, rollout.serving)
-    said = conditions.build_conditions(inputs) + ((scaling,) if scaling is not None else ())
+    said = (
+        *conditions.build_conditions(inputs),
+        *((scaling,) if scaling is not None else ()),
+        *build_upgrade_conditions(evaluation.upgrade),
+    )
     found = build_serving_status(observed, rollout, source, hardware, said)
     progress = summarize_progress(asked)
     return replace(

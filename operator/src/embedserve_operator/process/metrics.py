@@ -11,13 +11,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 PassResult = Literal["succeeded", "incomplete", "failed"]
 """What became of a pass: everything was done; some of it could not be; or it ended with an error."""
 _PREFIX = "embedserve_operator"
-GaugeName = Literal["leader", "services", "queue_ready", "queue_later"]
+GaugeName = Literal[
+    "leader",
+    "services",
+    "queue_ready",
+    "queue_later",
+    "upgrades_waiting",
+    "upgrades_rolling",
+    "upgrades_failed",
+]
 _GAUGES: Mapping[GaugeName, str] = MappingProxyType(
     {
         "leader": "Whether this process leads: 1 or 0.",
         "services": "Services that this process knows.",
         "queue_ready": "Services that wait for a worker.",
         "queue_later": "Services that wait for a moment, after a failure for example.",
+        "upgrades_waiting": "Services whose pods are to be replaced because of the operator, and wait for their turn.",
+        "upgrades_rolling": "Services whose pods are being replaced because of the operator.",
+        "upgrades_failed": "Services whose pods do not become ready since they were replaced because of the operator.",
     }
 )
 _PASS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)

@@ -41,6 +41,7 @@ from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RegistrationSettings, RunSettings
+from embedserve_operator.state.upgrades import UpgradePhase
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +186,9 @@ def _start_tasks(
     objects, cluster, clock = caches.objects, caches.cluster, Clock()
     relisted, ready = asyncio.Event(), asyncio.Event()
     reconciler = Reconciler(connections, caches, queue, settings=settings.render, clock=clock)
+    metrics.watch_value("upgrades_waiting", reconciler.upgrade_turns.count_waiting)
+    metrics.watch_value("upgrades_rolling", partial(_count_upgrades, objects, "Rolling"))
+    metrics.watch_value("upgrades_failed", partial(_count_upgrades, objects, "Failed"))
     tasks = []
     for number in range(settings.workers):
         name = f"worker-{number}"
@@ -211,6 +215,11 @@ def _start_tasks(
     watching = _watch(settings, namespaces.watched, registry, ready, stop)
     tasks.append(asyncio.create_task(watching, name="watch"))
     return tasks
+
+
+def _count_upgrades(objects: ObjectCache, phase: UpgradePhase) -> int:
+    """Return how many services an upgrade has brought to a phase."""
+    return sum(one == phase for one in objects.list_upgrades().values())
 
 
 async def _watch(

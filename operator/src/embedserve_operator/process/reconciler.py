@@ -18,8 +18,10 @@ from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
+from embedserve_operator.plan.upgrade import is_held_back
 from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
+from embedserve_operator.queue.upgrade_turns import UpgradeTurns
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.status.publisher import StatusPublisher
@@ -72,6 +74,7 @@ class Reconciler:
         self._job_events = JobEvents(kube)
         self._events_throttle = Throttle(monotonic, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
         self._publisher = StatusPublisher(kube, objects, monotonic)
+        self.upgrade_turns = UpgradeTurns(settings.max_concurrent_upgrades)
 
     async def reconcile(self, key: ObjectKey) -> bool:
         """Run one pass: observe, plan, apply, status.
@@ -86,6 +89,7 @@ class Reconciler:
             self._job_events.forget(key)
             self._events_throttle.forget(key)
             self._publisher.forget(key)
+            self.upgrade_turns.leave(key)
             return True  # the children go by their owner references
         now = self._clock.now()
         volume = replace(
@@ -99,7 +103,9 @@ class Reconciler:
             now=int(now.timestamp()),
         )
         self._pod_client.forget(key, but=observed.run_ids)
-        plan = make_plan(observed, self._settings)
+        upgrade = self.upgrade_turns.count_others(key, self._objects.list_upgrades())
+        plan = make_plan(replace(observed, upgrade=upgrade), self._settings)
+        self._take_turn(key, plan)
         delivery = await self._pod_client.send_messages(key, plan.messages)
         if delivery == "TooFew":
             return False
@@ -111,6 +117,21 @@ class Reconciler:
             self._queue.add_after(key, status_due_in)
         await self._schedule_next_pass(key, plan)
         return failure is None and delivery == "All"
+
+    def _take_turn(self, key: ObjectKey, plan: Plan) -> None:
+        """Take a turn of an upgrade, or wait for one, before any other pass can decide."""
+        if plan.upgrade == "Begin":
+            self.upgrade_turns.begin(key)
+        elif is_held_back(plan.upgrade):
+            self.upgrade_turns.wait(key)
+        else:
+            self.upgrade_turns.leave(key)
+
+    def _end_turn(self, key: ObjectKey) -> None:
+        """Look at the services again whose turn it is after a pass."""
+        self.upgrade_turns.end(key)
+        for waiting in self.upgrade_turns.take_due(self._objects.list_upgrades()):
+            self._queue.add_low_priority(waiting)
 
     async def _schedule_next_pass(self, key: ObjectKey, plan: Plan) -> None:
         """Schedule the passes that follow from answers of pods or from the time, whatever became of the children."""
@@ -175,4 +196,5 @@ class Reconciler:
                 log.exception("%s: this pass failed; trying again later", key)
             finally:
                 self._queue.done(key, succeeded=result == "succeeded")
+                self._end_turn(key)
                 on_pass(result, self._clock.monotonic() - began)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.upgrades import UpgradePhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class DeploymentState:
     """How far it has followed a manifest that asks for another model, as JSON; empty where the manifest asks for its
     own again, None where it never asked for another.
     """
+    generation: int | None = None
+    """The generation of the resource that it was made from; None where it does not say."""
+    upgrade: UpgradePhase = ""
+    is_stuck: bool = False
+    """Whether its controller has given up waiting for pods to become ready."""
     replaced_at: str = ""
     """When the Service switched from this model to another one; empty if it did not."""
     report: ModelReport | None = None
@@ -48,6 +54,12 @@ class DeploymentState:
     """Size of the model's files that its pod template was made for."""
     runtime_class: str | None = None
     """RuntimeClass of its pods."""
+
+    @property
+    def is_rolled_out(self) -> bool:
+        """Whether all pods that its spec asks for are of its present template and ready, and there are no others."""
+        wanted = self.desired_replicas
+        return self.is_settled and self.available >= wanted and self.replicas == self.updated == wanted
 
 
 @dataclass(frozen=True, slots=True)

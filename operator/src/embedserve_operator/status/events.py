@@ -20,10 +20,23 @@ from embedserve_operator.plan.conditions import (
     SUSPENDED,
 )
 from embedserve_operator.plan.scaling import SCALING
+from embedserve_operator.plan.upgrade import ROLLING_OUT, WAITING_FOR_TURN
 from embedserve_operator.state.resource import Resource
 
 _NORMAL_REASONS = frozenset(
-    {CHECKING, HELD, PREPARING, PREVIOUS_SERVING, PROGRESSING, SCALED_TO_ZERO, SCALING, SERVING, SUSPENDED}
+    {
+        CHECKING,
+        HELD,
+        PREPARING,
+        PREVIOUS_SERVING,
+        PROGRESSING,
+        ROLLING_OUT,
+        SCALED_TO_ZERO,
+        SCALING,
+        SERVING,
+        SUSPENDED,
+        WAITING_FOR_TURN,
+    }
 )
 _MAX_MESSAGE_LENGTH = 1000
 

@@ -1,0 +1,137 @@
+"""The chart of the last release, services under load, and this chart over it: who keeps a connection notices nothing.
+
+Pods are replaced only where the image or the manifest of the pods changes, then service after service; an upgrade that
+changes neither replaces none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from e2e.cluster.lifecycle import Cluster
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.demo.earlier import EarlierRelease, load_earlier_release
+from e2e.demo.partners import HUB_URL
+from e2e.demo.release import Release
+from e2e.load import Load, asking
+from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
+
+pytestmark = pytest.mark.upgrade
+
+FROM = "EMBEDSERVE_UPGRADE_FROM"
+NAMES = ("one", "two", "three")
+UPGRADE, TEMPLATE = "embedserve.dev/upgrade", "embedserve.dev/template"
+IN_TURN = {"upgrade.maxConcurrent": "1"}
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster) -> Iterator[Release]:
+    """The release that all tests use; whatever happens here, this chart is there afterwards."""
+    found = Release(cluster, HUB_URL)
+    yield found
+    found.install()
+
+
+@pytest.fixture(scope="module")
+def earlier(cluster: Cluster) -> EarlierRelease:
+    commit = os.environ.get(FROM)
+    assert commit, f"{FROM} names the commit that is upgraded from: run `make e2e-upgrade`"
+    return load_earlier_release(cluster.images, commit)
+
+
+def deployment(service: Service) -> Object:
+    """The service's only Deployment."""
+    return service.child("deployments")
+
+
+def template(found: Object) -> str:
+    """The hash of a Deployment's pod template."""
+    return str(found["spec"]["template"]["metadata"]["annotations"][TEMPLATE])
+
+
+def is_rolling(found: Object) -> bool:
+    return bool(found["metadata"].get("annotations", {}).get(UPGRADE) == "Rolling")
+
+
+def uids(service: Service) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in service.pods()}
+
+
+def is_seen(found: Object) -> bool:
+    """Whether an operator that takes turns has been over a Deployment and has nothing more to do with it."""
+    annotations = found["metadata"].get("annotations", {})
+    return "embedserve.dev/generation" in annotations and not annotations.get(UPGRADE)
+
+
+def wait_upgraded(services: list[Service]) -> int:
+    """Wait until the upgrade is over for all services; return the most that were seen to roll at a time."""
+    most = 0
+
+    def all_are_upgraded() -> bool:
+        nonlocal most
+        found = [deployment(service) for service in services]
+        most = max(most, sum(is_rolling(one) for one in found))
+        waiting = [service for service in services if condition(service.get(), "Upgrading") is not None]
+        return not waiting and all(is_seen(one) for one in found)
+
+    wait_until("all services are upgraded", all_are_upgraded, timeout_s=3 * PATIENCE_S, every_s=0.5)
+    return most
+
+
+def check_load(loads: list[Load]) -> None:
+    assert [load.failed for load in loads] == [[] for _ in loads]
+    assert all(load.asked for load in loads), "requests were made"
+
+
+@pytest.fixture
+def services(release: Release, earlier: EarlierRelease, service: MakeService) -> Iterator[list[Service]]:
+    """Services of two pods each, that the earlier release has made."""
+    found = [service(name) for name in NAMES]
+    release.install(chart=earlier.chart, images=(earlier.operator, earlier.runtime))
+    for one in found:
+        one.apply(hub_spec(replicas=2))
+    for one in found:
+        one.wait_serving()
+    yield found
+    for one in found:
+        one.delete()
+
+
+def test_from_the_last_release_to_this_one_under_load(release: Release, services: list[Service]) -> None:
+    templates = {one.name: template(deployment(one)) for one in services}
+    pods = {one.name: uids(one) for one in services}
+    with ExitStack() as stack:
+        loads = [stack.enter_context(asking(one, threads=2, keeps_connections=True)) for one in services]
+        release.install(IN_TURN)
+        most = wait_upgraded(services)
+        for one in services:
+            one.wait_serving()
+    check_load(loads)
+    assert most <= 1, "one service at a time"
+    for one in services:
+        if template(deployment(one)) == templates[one.name]:
+            assert uids(one) == pods[one.name], "nothing of the pods has changed"
+        else:
+            assert not uids(one) & pods[one.name], "all pods are of the new template"
+
+    # Another operator that makes the same of the manifests.
+    pods = {one.name: uids(one) for one in services}
+    with ExitStack() as stack:
+        loads = [stack.enter_context(asking(one, threads=2, keeps_connections=True)) for one in services]
+        release.install({**IN_TURN, "podAnnotations": '{"again": "yes"}'})
+        one = services[0]
+        # A change that the new operator has to make shows that it works.
+        one.apply(hub_spec(replicas=2, service={"annotations": {"after": "upgrade"}}))
+        wait_until(
+            "the new operator works",
+            lambda: "after" in one.child_named("service", one.name)["metadata"].get("annotations", {}),
+            timeout_s=PATIENCE_S,
+        )
+        wait_upgraded(services)
+    check_load(loads)
+    assert {one.name: uids(one) for one in services} == pods, "no pod was restarted"

@@ -1,0 +1,86 @@
+"""This module decides, by a table of cases, when the pods of a service pass to what another release of the operator, or
+another setting of it, makes of the manifest.
+
+Services take turns: only so many roll at a time, and none begins while one has failed. What a user edits is done at
+once, and so is what restarts no pod that answers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from embedserve_operator.state.upgrades import UpgradePhase
+
+UpgradeStep = Literal["Unaffected", "Begin", "Roll", "Fail", "Finish", "Wait", "Stop"]
+"""Unaffected: the Deployment is written as it should be, and takes no turn. Begin: it takes a turn now. Roll: it has
+one. Fail: its new pods do not become ready. Finish: they are. Wait: others have their turn first. Stop: another one has
+failed. With the last two the Deployment stays as it is.
+"""
+
+TemplateChange = Literal["None", "Edited", "Upgraded"]
+"""How the pod template should change. Edited: because of the user's manifest, or of what a Job has found out. Upgraded:
+because of the operator.
+"""
+
+PodsState = Literal["Ready", "Starting", "Failing"]
+"""State of the pods of the Deployment as it is. Ready: all that it asks for are of its template and ready. Starting:
+some are not yet. Failing: some do not become ready before somebody changes something.
+"""
+
+Turn = Literal["Free", "Taken", "Stopped"]
+"""Free: fewer services than allowed roll. Taken: as many as allowed do. Stopped: one has failed."""
+
+
+class UpgradeFacts(NamedTuple):
+    """Holds what decides about an upgrade of one Deployment."""
+
+    phase: UpgradePhase
+    """What the Deployment says."""
+    template: TemplateChange
+    pods: PodsState
+    has_ready_pods: bool
+    turn: Turn
+
+
+class _UpgradeCase(NamedTuple):
+    """Maps facts to a step; None stands for any value."""
+
+    step: UpgradeStep
+    phase: frozenset[str] | None = None
+    template: frozenset[str] | None = None
+    pods: frozenset[str] | None = None
+    has_ready_pods: frozenset[bool] | None = None
+    turn: frozenset[str] | None = None
+
+    def matches(self, facts: UpgradeFacts) -> bool:
+        """Return whether the case is about these facts."""
+        return all(wanted is None or found in wanted for wanted, found in zip(self[1:], facts, strict=True))
+
+
+def _one_of(*values: str) -> frozenset[str]:
+    return frozenset(values)
+
+
+_IN_TURN = _one_of("Rolling", "Failed")
+_NO = frozenset({False})
+
+UPGRADE_CASES = (
+    # Who has a turn keeps it, and may be mended by the user or by another release.
+    _UpgradeCase("Roll", phase=_IN_TURN, template=_one_of("Edited", "Upgraded")),
+    _UpgradeCase("Finish", phase=_IN_TURN, pods=_one_of("Ready")),
+    _UpgradeCase("Fail", phase=_IN_TURN, pods=_one_of("Failing")),
+    # A pod that crashes again and again is starting in between.
+    _UpgradeCase("Fail", phase=_one_of("Failed")),
+    _UpgradeCase("Roll", phase=_one_of("Rolling")),
+    _UpgradeCase("Unaffected", template=_one_of("None", "Edited")),
+    _UpgradeCase("Unaffected", has_ready_pods=_NO),
+    _UpgradeCase("Stop", turn=_one_of("Stopped")),
+    _UpgradeCase("Wait", turn=_one_of("Taken")),
+    _UpgradeCase("Begin"),
+)
+"""The first case that matches decides."""
+
+
+def decide_upgrade(facts: UpgradeFacts) -> UpgradeStep:
+    """Return what an upgrade does with a Deployment now."""
+    return next(case.step for case in UPGRADE_CASES if case.matches(facts))
