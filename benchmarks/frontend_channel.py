@@ -30,7 +30,7 @@ from embedserve_runtime.frontends.messages import (
     RequestFailed,
 )
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
-from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestCallback
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -72,14 +72,14 @@ class Answering:
         self._completed = CompletedRequest(Results(rows[TEXTS:]), 0.0, 0.0)
         self._counted = counted
 
-    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
+    def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
         asyncio.get_running_loop().call_soon(self._settle, settle)
         return 1
 
-    def withdraw(self, number: int) -> None:
+    def abort(self, request_id: int) -> None:
         pass
 
-    def _settle(self, settle: OutcomeCallback) -> None:
+    def _settle(self, settle: RequestCallback) -> None:
         settle(self._completed)
         self._counted.one()
 

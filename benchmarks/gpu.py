@@ -139,7 +139,7 @@ class Loaded:
         self.description = self._engine.description
 
     def submit(self, batch: PackedBatch) -> list[PendingArray]:
-        return self._engine.run(batch, _land, required=ForwardOutput.ROWS)
+        return self._engine.run(batch, _land, forward_output=ForwardOutput.ROWS)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.wait() for part in self.submit(batch)])

@@ -99,20 +99,20 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
 def of_heads(model: str, dtype: torch.dtype) -> Cosines:
     """Each output of the two models against the same on the CPU in float32."""
     with TemporaryDirectory() as place:
-        folder, wanted, settings = splade_folder(), Output.SPARSE, {"task": "sparse"}
+        folder, outputs, settings = splade_folder(), Output.SPARSE, {"task": "sparse"}
         if model != "SPLADE":
-            folder, wanted, settings = Path(place), ALL, {}
+            folder, outputs, settings = Path(place), ALL, {}
             save_like_bge_m3(folder, Size(layers=4, width=192, heads=3))
         exact = runner_of(folder, Place("cpu", 1), **settings)
         reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
         ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", TruncationRules(truncate=True))
-        got, want = (_rows(runner, PackedBatch.pack(ids), wanted) for runner in (reduced, exact))
+        got, want = (_rows(runner, PackedBatch.pack(ids), outputs) for runner in (reduced, exact))
     return {f"{model}, {name}": float(compute_cosines(got[name], rows).min()) for name, rows in want.items()}
 
 
-def _rows(runner: Runner, batch: PackedBatch, wanted: Output) -> dict[str, FloatArray]:
+def _rows(runner: Runner, batch: PackedBatch, outputs: Output) -> dict[str, FloatArray]:
     """Every output as rows, sparse vectors with all their zeros."""
-    results: Results = runner.run(batch, wanted)
+    results: Results = runner.run(batch, outputs)
     rows: dict[str, FloatArray] = {}
     if results.dense is not None:
         rows["dense"] = results.dense

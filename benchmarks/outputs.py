@@ -112,11 +112,11 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
     several = [one for one in NAMES if one in runner.card.outputs]
     passes = [one for one in ALL if one in runner.card.outputs]
 
-    def one_forward(wanted: Output) -> Callable[[], None]:
-        return lambda: through(runner, [(batch, wanted)])
+    def one_forward(outputs: Output) -> Callable[[], None]:
+        return lambda: through(runner, [(batch, outputs)])
 
     return {
-        **{NAMES[wanted]: one_forward(wanted) for wanted in several},
+        **{NAMES[outputs]: one_forward(outputs) for outputs in several},
         f"{len(passes)} passes": lambda: through(runner, [(batch, one) for one in passes]),
     }
 
@@ -124,14 +124,14 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
 def through(runner: Runner, work: Sequence[tuple[PackedBatch, Output]]) -> None:
     """All of it, as the server does: on an engine that overlaps eight times, with as many under way as it takes."""
     if not isinstance(runner, AsyncBatchRunner):
-        for batch, wanted in work:
-            runner.run(batch, wanted)
+        for batch, outputs in work:
+            runner.run(batch, outputs)
         return
     under_way: deque[InFlightBatch] = deque()
-    for batch, wanted in [*work] * BATCHES:
+    for batch, outputs in [*work] * BATCHES:
         if len(under_way) == runner.max_in_flight:
             under_way.popleft().results()
-        under_way.append(runner.submit(batch, wanted))
+        under_way.append(runner.submit(batch, outputs))
     for one in under_way:
         one.results()
 

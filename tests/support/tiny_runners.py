@@ -45,14 +45,14 @@ class TinyRunner:
     memory: MemoryStatus = field(default_factory=MemoryStatus)
     recomputed: int = 0
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
         rows = self.rows(batch)
         return Results(
-            dense=rows if Output.DENSE in wanted else None,
-            logits=rows if Output.LOGITS in wanted else None,
-            sparse=[*map(to_sparse_vector, rows)] if Output.SPARSE in wanted else None,
-            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
+            dense=rows if Output.DENSE in outputs else None,
+            logits=rows if Output.LOGITS in outputs else None,
+            sparse=[*map(to_sparse_vector, rows)] if Output.SPARSE in outputs else None,
+            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in outputs else None,
         )
 
 
@@ -60,10 +60,10 @@ class TinyRunner:
 class _SubmittedBatch:
     runner: TinyRunner
     batch: PackedBatch
-    wanted: Output
+    outputs: Output
 
     def results(self) -> Results:
-        return self.runner.run(self.batch, self.wanted)
+        return self.runner.run(self.batch, self.outputs)
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,16 @@ class OverlappingRunner(TinyRunner):
     max_in_flight: int = 2
     refused: int | None = None
 
-    def submit(self, batch: PackedBatch, wanted: Output) -> _SubmittedBatch:
+    def submit(self, batch: PackedBatch, outputs: Output) -> _SubmittedBatch:
         if self.refused is not None and self.refused in batch.token_ids:
             raise EngineFailure("cannot take this")
         self.taken.release()
-        return _SubmittedBatch(self, batch, wanted)
+        return _SubmittedBatch(self, batch, outputs)
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         if self.refused is not None and self.refused in batch.token_ids:
             raise EngineFailure("cannot take this")
-        return super().run(batch, wanted)
+        return super().run(batch, outputs)
 
 
 class GatedRun:

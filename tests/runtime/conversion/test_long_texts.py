@@ -76,8 +76,8 @@ class WorseOnLongTexts:
     def engine(self) -> EngineDescription:
         return self.exact.engine
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        dense = self.exact.run(batch, wanted).dense
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        dense = self.exact.run(batch, outputs).dense
         assert dense is not None
         return Results(dense=np.where(batch.lengths[:, None] > self.tokens, dense[:, ::-1], dense))
 

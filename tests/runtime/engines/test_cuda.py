@@ -155,7 +155,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.start_copy(), required=ForwardOutput.ROWS)
+    parts = engine.run(batch, lambda done, _: done.start_copy(), forward_output=ForwardOutput.ROWS)
     return np.concatenate([part.wait() for part in parts])
 
 
@@ -184,7 +184,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.start_copy(), required=ForwardOutput.ROWS)
+        engine.run(batch, lambda done, _: done.start_copy(), forward_output=ForwardOutput.ROWS)
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
@@ -236,7 +236,7 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
         return SparseTransfer.start(on_device(done.states, done.batch))
 
-    (transfer,) = engine.run(batch, start_copy, required=ForwardOutput.HIDDEN)
+    (transfer,) = engine.run(batch, start_copy, forward_output=ForwardOutput.HIDDEN)
     rows = np.zeros_like(want)
     for row, (indices, values) in zip(rows, transfer.wait_rows(), strict=True):
         assert (np.diff(indices) > 0).all()
@@ -304,9 +304,9 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
     card = cast("ModelCard", None)
     on_host = EncoderRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
     on_device = DeviceRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
-    wanted = Output.DENSE | Output.MULTI_VECTOR | Output.HIDDEN
-    first, second = (on_device.submit(random_batch(), wanted) for _ in range(2))
-    want = on_host.run(random_batch(), wanted)
+    outputs = Output.DENSE | Output.MULTI_VECTOR | Output.HIDDEN
+    first, second = (on_device.submit(random_batch(), outputs) for _ in range(2))
+    want = on_host.run(random_batch(), outputs)
     assert want.dense is not None
     assert want.multi_vectors is not None
     assert want.hidden is not None

@@ -74,13 +74,13 @@ def batches() -> list[PackedBatch]:
 
 
 def start_copy(
-    graphs: Graphs, head: TokenLayers, batch: PackedBatch, required: ForwardOutput
+    graphs: Graphs, head: TokenLayers, batch: PackedBatch, forward_output: ForwardOutput
 ) -> PendingArray:
     """Its hidden states, the rows of its tokens or its own, on their way."""
-    done = graphs(batch, required)
+    done = graphs(batch, forward_output)
     assert done is not None
     with done.on_stream():
-        match required:
+        match forward_output:
             case ForwardOutput.ROWS:
                 return done.start_copy()
             case ForwardOutput.TOKEN_ROWS:
@@ -94,8 +94,8 @@ def in_turn(
 ) -> Iterator[FloatArray]:
     """Of all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
-    for batch, required in list(zip(given, needed, strict=True)) * rounds:
-        under_way.append(start_copy(graphs, head, batch, required))
+    for batch, forward_output in list(zip(given, needed, strict=True)) * rounds:
+        under_way.append(start_copy(graphs, head, batch, forward_output))
         if len(under_way) == 3:
             yield under_way.popleft().wait()
     while under_way:
@@ -120,8 +120,8 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
     some_hidden = [ForwardOutput.HIDDEN if batch.tokens < 8000 else ForwardOutput.ROWS for batch in given]
     for needed in ([ForwardOutput.ROWS] * len(given), [ForwardOutput.TOKEN_ROWS] * len(given), some_hidden):
         alone = [
-            start_copy(one, head, batch, required).wait()
-            for batch, required in zip(given, needed, strict=True)
+            start_copy(one, head, batch, forward_output).wait()
+            for batch, forward_output in zip(given, needed, strict=True)
         ]
         got = list(in_turn(two, head, given, needed, rounds=7))
         assert len(got) == 7 * len(given)

@@ -131,10 +131,10 @@ def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_nex
     texts = [FITS] * others + [OVERFLOWS]
     batches = [PackedBatch.pack(tokens_of(reduced.card, one)) for one in (texts, texts[::-1])]
     # Alone the runner looks through pooled rows, with hidden states the device does.
-    for times, wanted in ((1, Output.DENSE), (2, Output.DENSE | Output.HIDDEN)):
-        under_way = [reduced.submit(batch, wanted) for batch in batches]
+    for times, outputs in ((1, Output.DENSE), (2, Output.DENSE | Output.HIDDEN)):
+        under_way = [reduced.submit(batch, outputs) for batch in batches]
         for one, batch, place in zip(under_way, batches, (others, 0), strict=True):
-            got, want = one.results(), exact.run(batch, wanted)
+            got, want = one.results(), exact.run(batch, outputs)
             assert got.dense is not None
             assert want.dense is not None
             assert np.abs(got.dense[place] - want.dense[place]).max() <= TINY_MODEL_MAX_ABS_DIFF

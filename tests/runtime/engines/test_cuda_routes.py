@@ -135,8 +135,8 @@ def test_heads_side_by_side_give_each_sequence_the_row_of_its_way(
     under_way.append(on_device.submit(batches[2], Output.DENSE))
     for batch, one in zip(batches[1:], under_way[1:], strict=True):
         assert_close(one.results(), on_host.run(batch, Output.DENSE), dtype)
-    wanted = Output.DENSE | Output.HIDDEN
-    assert_close(on_device.run(batches[0], wanted), on_host.run(batches[0], wanted), dtype)
+    outputs = Output.DENSE | Output.HIDDEN
+    assert_close(on_device.run(batches[0], outputs), on_host.run(batches[0], outputs), dtype)
 
 
 def on_cuda(folder: Path, dtype: torch.dtype) -> Runner:

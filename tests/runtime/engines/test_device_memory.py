@@ -223,7 +223,7 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
     def run() -> list[int]:
         """Sequences of each run of the batch."""
         memory.tried.clear()
-        parts = engine.run(batch, memory.take, required=ForwardOutput.HIDDEN)
+        parts = engine.run(batch, memory.take, forward_output=ForwardOutput.HIDDEN)
         np.testing.assert_allclose(np.concatenate(parts), want, atol=1e-5)
         return [tokens // MAX_TOKENS for tokens in memory.tried]
 
@@ -241,6 +241,6 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
 def test_a_single_sequence_that_does_not_fit_is_tried_twice_and_fails(engine: TorchEngine) -> None:
     memory = DeviceMemory(MAX_TOKENS - 1)
     with pytest.raises(EngineFailure, match=f"torch failed on a batch of {MAX_TOKENS} tokens: .* do not fit"):
-        engine.run(random_sequences(1), memory.take, required=ForwardOutput.HIDDEN)
+        engine.run(random_sequences(1), memory.take, forward_output=ForwardOutput.HIDDEN)
     assert memory.tried == [MAX_TOKENS, MAX_TOKENS]
     assert engine.memory == MemoryStatus(failures=1)

@@ -93,8 +93,8 @@ async def served(run: Run, front_ends: int = 1, limits: Limits = LIMITS) -> Asyn
         channel.close()
 
 
-def batch_request(*sequences: Int32Array, wanted: Output = Output.DENSE) -> BatchRequest:
-    return BatchRequest(sequences, wanted)
+def batch_request(*sequences: Int32Array, outputs: Output = Output.DENSE) -> BatchRequest:
+    return BatchRequest(sequences, outputs)
 
 
 def ids(*values: int) -> Int32Array:

@@ -54,7 +54,7 @@ MALFORMED: dict[str, Sequence[Buffer]] = {
     "nothing, and much beside it": [b"", bytes(2**20)],
     "a message for front ends": MessageEncoder().encode(StatusChanged(b"")),
     "a request that contradicts itself": MessageEncoder().encode(
-        replace(SUBMIT, request=2, token_ids=ids(1, 2))
+        replace(SUBMIT, request_id=2, token_ids=ids(1, 2))
     ),
     "a number that is taken": MessageEncoder().encode(SUBMIT),
 }
@@ -76,7 +76,7 @@ async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: S
             await ended.wait()
             assert server.dispatcher.queued_inputs == 1
             # Nothing of it is taken any more.
-            broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, request=3)))
+            broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, request_id=3)))
             third = submit(other, ids(3))
             await until(lambda: server.dispatcher.queued_inputs > 1)
         gate.release()

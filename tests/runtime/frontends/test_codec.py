@@ -79,8 +79,8 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
     message = at_the_engine(Submit.of(7, batch_request, 123.25))
     assert isinstance(message, Submit)
     got = message.batch_request()
-    assert (message.request, message.deadline) == (7, 123.25)
-    assert (got.wanted, got.max_bytes) == (batch_request.wanted, max_bytes)
+    assert (message.request_id, message.deadline) == (7, 123.25)
+    assert (got.outputs, got.max_bytes) == (batch_request.outputs, max_bytes)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
     for name in (
         "token_ids",
@@ -138,7 +138,7 @@ RESULTS = {
 def test_results_come_back_bit_by_bit(results: Results) -> None:
     message = at_a_front_end(RequestCompleted(7, CompletedRequest(results, 0.25, 0.5)))
     assert isinstance(message, RequestCompleted)
-    assert message.request == 7
+    assert message.request_id == 7
     done = message.completed
     assert (done.queue_seconds, done.engine_seconds) == (0.25, 0.5)
     for name in ("dense", "logits"):
@@ -250,7 +250,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "tasks of fewer sequences": replace(SUBMIT, tasks=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
-    "nothing wanted": replace(SUBMIT, wanted=Output(0)),
+    "nothing wanted": replace(SUBMIT, outputs=Output(0)),
 }
 
 

@@ -35,8 +35,8 @@ class Worse:
     def engine(self) -> EngineDescription:
         return self.exact.engine
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        rows = self.exact.run(batch, wanted).dense
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        rows = self.exact.run(batch, outputs).dense
         assert rows is not None
         noise = np.random.default_rng(0).standard_normal(rows.shape, dtype=np.float32)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True) / rows.shape[1] ** 0.5
@@ -67,8 +67,8 @@ class WorseWeights(Worse):
     """A runner whose token weights are off and whose dense vectors are not: each text's first weight is so much
     larger."""
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        made = self.exact.run(batch, wanted)
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        made = self.exact.run(batch, outputs)
         assert made.sparse is not None
         first = [np.arange(len(one.values)) == 0 for one in made.sparse]
         spoiled = [

@@ -51,8 +51,8 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def results_of(runner: Runner, wanted: Output) -> Results:
-    return runner.run(PackedBatch.pack(sequences()), wanted)
+def results_of(runner: Runner, outputs: Output) -> Results:
+    return runner.run(PackedBatch.pack(sequences()), outputs)
 
 
 def given(array: FloatArray | None) -> FloatArray:
@@ -72,9 +72,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_hidden_states_and_vectors_are_those_of_the_family(bert: Path) -> None:
-    wanted = Output.DENSE | Output.HIDDEN
-    want = results_of(runner_of(bert), wanted)
-    got = results_of(runner_of(bert, onnx_file="onnx/model.onnx"), wanted)
+    outputs = Output.DENSE | Output.HIDDEN
+    want = results_of(runner_of(bert), outputs)
+    got = results_of(runner_of(bert, onnx_file="onnx/model.onnx"), outputs)
     assert np.abs(given(got.dense) - given(want.dense)).max() <= FP32_MAX_ABS_DIFF
     for ours, theirs in zip(got.hidden or (), want.hidden or (), strict=True):
         assert np.abs(ours - theirs).max() <= FP32_MAX_ABS_DIFF
@@ -135,9 +135,9 @@ def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_v
     tokenizer = TextTokenizer.from_card(runner.card)
     texts = ["words and more words, and \u2603 too", "one", "a longer text, so that there is padding"]
     ids = tokenizer.encode(texts, "", TruncationRules(truncate=True))
-    wanted = Output.DENSE | Output.SPARSE
-    results = runner.run(PackedBatch.pack(ids), wanted)
-    assert runner.card.outputs == wanted | Output.HIDDEN
+    outputs = Output.DENSE | Output.SPARSE
+    results = runner.run(PackedBatch.pack(ids), outputs)
+    assert runner.card.outputs == outputs | Output.HIDDEN
     assert results.sparse is not None
     for row, vector, one in zip(given(results.dense), results.sparse, ids, strict=True):
         with torch.no_grad():

@@ -45,8 +45,8 @@ def test_a_text_that_overflows_in_float16_has_the_vector_of_float32(folder: Path
 def test_hidden_states_are_computed_again_with_the_rest(folder: Path) -> None:
     (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
     batch = PackedBatch.pack(tokens_of(reduced.card, [OVERFLOWS, FITS]))
-    wanted = Output.DENSE | Output.HIDDEN
-    got, want = reduced.run(batch, wanted).hidden, exact.run(batch, wanted).hidden
+    outputs = Output.DENSE | Output.HIDDEN
+    got, want = reduced.run(batch, outputs).hidden, exact.run(batch, outputs).hidden
     assert got is not None
     assert want is not None
     assert np.abs(got[0] - want[0]).max() <= TINY_MODEL_MAX_ABS_DIFF

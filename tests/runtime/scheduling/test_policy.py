@@ -36,7 +36,7 @@ def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int
 def batches_of(policy: RequestQueue) -> list[dict[int, tuple[int, ...]]]:
     found = []
     while batch := policy.form_batch(0.0):
-        found.append({part.request: tuple(part.inputs) for part in batch.parts})
+        found.append({part.request_id: tuple(part.inputs) for part in batch.parts})
     return found
 
 
@@ -96,7 +96,7 @@ def test_ten_thousand_texts_go_on_while_queries_fill_every_batch() -> None:
             policy.admit(1 + 10 * cut + query, [100], NEVER)
         batch = policy.form_batch(0.0)
         assert batch is not None
-        turns += [cut for part in batch.parts if part.request == 0]
+        turns += [cut for part in batch.parts if part.request_id == 0]
     # A turn comes round when the queries that were there before it have been served, never later.
     backlogs = [sum(1 for turn in turns if turn < cut) * 2 for cut in turns]
     gaps = [after - before for before, after in itertools.pairwise(turns)]
@@ -108,13 +108,13 @@ def test_nothing_behind_the_look_ahead_is_visited() -> None:
     policy = policy_with(*[long] * (LOOK_AHEAD + 2), short)
     first = policy.form_batch(0.0)
     assert first is not None
-    assert [part.request for part in first.parts] == [1]
+    assert [part.request_id for part in first.parts] == [1]
 
 
 def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
     policy = policy_with([10, 10], [20])
-    policy.cancel(1)
-    policy.cancel(1)
+    policy.abort(1)
+    policy.abort(1)
     assert (policy.queued_inputs, policy.queued_tokens) == (1, 20)
     assert batches_of(policy) == [{2: (0,)}]
 
@@ -185,7 +185,7 @@ def test_a_client_with_a_hundred_requests_has_no_more_of_a_batch_than_one_with_t
     admit_all(policy, "small", range(100, 102), length=10)
     batch = policy.form_batch(0.0)
     assert batch is not None
-    assert sorted(part.request for part in batch.parts) == [0, 1, 100, 101]
+    assert sorted(part.request_id for part in batch.parts) == [0, 1, 100, 101]
 
 
 def test_a_request_of_one_client_waits_for_one_quantum_of_each_other_client_and_no_longer() -> None:
@@ -194,7 +194,7 @@ def test_a_request_of_one_client_waits_for_one_quantum_of_each_other_client_and_
         admit_all(policy, f"client-{client}", range(100 * client, 100 * client + 50), length=10)
     policy.admit(999, [10], NEVER, "new")
     numbers = [
-        part.request for _ in range(6) for part in (policy.form_batch(0.0) or BatchPlan((), 0, 0)).parts
+        part.request_id for _ in range(6) for part in (policy.form_batch(0.0) or BatchPlan((), 0, 0)).parts
     ]
     assert numbers == [0, 100, 200, 300, 400, 999]
 
@@ -257,7 +257,7 @@ def test_who_is_in_a_batch_beside_the_others(
             if client in want_clients:
                 wanted[number] = len(lengths)
     batch = policy.form_sparse_batch(0.0)
-    assert {part.request: len(part.inputs) for part in batch.parts} == wanted if batch else not wanted
+    assert {part.request_id: len(part.inputs) for part in batch.parts} == wanted if batch else not wanted
     assert batch is None or set(batch.clients) == want_clients
 
 
@@ -339,7 +339,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.live)))
-        self.policy.cancel(number)
+        self.policy.abort(number)
         del self.live[number]
         self.gone.add(number)
 
@@ -352,7 +352,7 @@ class QueueModel(RuleBasedStateMachine):
         batch = self.policy.form_batch(self.now)
         for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
             # The cut drops it when it comes by; a caller that saw the deadline pass cancels it.
-            self.policy.cancel(number)
+            self.policy.abort(number)
             del self.live[number]
             self.gone.add(number)
         if batch is None:
@@ -361,20 +361,20 @@ class QueueModel(RuleBasedStateMachine):
         self.check(batch)
 
     def check(self, batch: BatchPlan, *, is_sparse: bool = False) -> None:
-        lengths = [self.live[part.request].lengths[index] for part in batch.parts for index in part.inputs]
-        assert len({part.request for part in batch.parts}) == len(batch.parts)
+        lengths = [self.live[part.request_id].lengths[index] for part in batch.parts for index in part.inputs]
+        assert len({part.request_id for part in batch.parts}) == len(batch.parts)
         assert batch.tokens == sum(lengths)
         assert batch.inputs == len(lengths)
         assert batch.tokens <= self.LIMITS.batch_tokens or batch.inputs == 1, "the budget is kept"
-        served = {part.request for part in batch.parts}
+        served = {part.request_id for part in batch.parts}
         assert not served & self.gone, "cancelled and expired requests never run"
         for part in batch.parts:
-            request = self.live[part.request]
+            request = self.live[part.request_id]
             assert set(part.inputs) <= request.waiting, "nothing runs twice"
             request.waiting -= set(part.inputs)
             request.served = True
             if not request.waiting:
-                del self.live[part.request]
+                del self.live[part.request_id]
         for request in self.live.values():
             if not request.served and not is_sparse:
                 request.cuts_waited += 1
@@ -390,7 +390,7 @@ class QueueModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything that is left comes out, so nothing was lost."""
         for number in [n for n, request in self.live.items() if request.deadline <= self.now]:
-            self.policy.cancel(number)
+            self.policy.abort(number)
             del self.live[number]
         while batch := self.policy.form_batch(self.now):
             self.check(batch)
@@ -417,7 +417,7 @@ class ClientQueueModel(QueueModel):
         batch = self.policy.form_sparse_batch(self.now)
         if batch is None:
             return
-        clients = {owners[part.request] for part in batch.parts}
+        clients = {owners[part.request_id] for part in batch.parts}
         assert clients == set(batch.clients)
         assert not clients & {client for one in self.running for client in one.clients}
         self.check(batch, is_sparse=True)

@@ -138,16 +138,16 @@ def check_chunks(precision: OutputDtype, ranges: Ranges | None) -> None:
 
 
 async def write_results(
-    output_format: OutputFormat, wanted: Output, service: EmbeddingService, embedded: EmbedResult
+    output_format: OutputFormat, outputs: Output, service: EmbeddingService, embedded: EmbedResult
 ) -> list[bytes]:
     """Write the members of the answer, one for each output."""
     members = []
-    if Output.DENSE in wanted:
+    if Output.DENSE in outputs:
         members.append(b'"dense":' + await write_rows(embedded.dense, output_format.row_writer))
         if output_format.precision in SCALED_PRECISIONS and output_format.ranges is None:
             steps = compute_row_scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
-    if Output.SPARSE in wanted:
+    if Output.SPARSE in outputs:
         write_one = output_format.sparse_writer(service.card.sparse_width, service.token_texts)
         members.append(b'"sparse":[' + await write_sparse_vectors(embedded.sparse, write_one) + b"]")
         if output_format.by_text:
@@ -157,7 +157,7 @@ async def write_results(
         (Output.MULTI_VECTOR, b"multi_vector", embedded.multi_vectors),
         (Output.HIDDEN, b"hidden", embedded.hidden),
     ):
-        if output in wanted:
+        if output in outputs:
             members.append(b'"%b":[%b]' % (name, await _write_matrices(output_format, matrices)))
     if embedded.chunks:
         members.append(b'"chunks":[' + await write_matrices(embedded.chunks, output_format.row_writer) + b"]")

@@ -164,7 +164,7 @@ async def _measure_load(
 
 
 def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:
-    run = partial(runner.run, wanted=runner.card.main_output)
+    run = partial(runner.run, outputs=runner.card.main_output)
     texts = SampleTexts(runner.card.max_length, tokenizer.vocabulary_size)
     warm_up(run, texts, limit_warm_up(texts.max_length, runner.engine.device))
     return calibrate(

@@ -125,20 +125,20 @@ class Benchmark:
         """Run a variant. Its vectors are the model's main output, sparse ones as dense rows; else the means of hidden
         states. Token weights count too. With limits it stops at the batch after which the floor is
         out of reach."""
-        wanted = self._card.main_output
-        if wanted is Output.DENSE:
-            wanted |= self._card.outputs & Output.SPARSE
-        if wanted is Output.LOGITS:
-            wanted |= Output.HIDDEN
-        elif wanted is Output.MULTI_VECTOR:
-            wanted = Output.HIDDEN
-        runner.run(self._batches[0], wanted)  # the first call sets memory aside
+        outputs = self._card.main_output
+        if outputs is Output.DENSE:
+            outputs |= self._card.outputs & Output.SPARSE
+        if outputs is Output.LOGITS:
+            outputs |= Output.HIDDEN
+        elif outputs is Output.MULTI_VECTOR:
+            outputs = Output.HIDDEN
+        runner.run(self._batches[0], outputs)  # the first call sets memory aside
         best, began = 0.0, clock()
         for _ in range(TIMED_RUNS):
             start, tokens = clock(), 0
             parts: list[ModelOutputs] = []
             for batch in self._batches:
-                parts.append(self._get_outputs(runner.run(batch, wanted)))
+                parts.append(self._get_outputs(runner.run(batch, outputs)))
                 tokens += batch.tokens
                 if limits is not None and self._is_out_of_reach(parts, limits):
                     return BenchmarkResult(ModelOutputs.join(parts), tokens / (clock() - start))
@@ -146,7 +146,7 @@ class Benchmark:
             if clock() - began > TIMED_SECONDS:
                 break
         for batch in self._long_batches:
-            parts.append(self._get_outputs(runner.run(batch, wanted)))
+            parts.append(self._get_outputs(runner.run(batch, outputs)))
             if limits is not None and self._is_out_of_reach(parts, limits):
                 break
         return BenchmarkResult(ModelOutputs.join(parts), best)

@@ -64,26 +64,26 @@ class Results(Struct, frozen=True, eq=False):
     padding: int = 0
     is_finite: BoolArray | None = None
 
-    def slice(self, start: int, stop: int, wanted: Output) -> Results:
-        """Select the wanted outputs of the sequences from `start` to `stop`.
+    def slice(self, start: int, stop: int, outputs: Output) -> Results:
+        """Select these outputs of the sequences from `start` to `stop`.
 
         Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
         """
-        is_dense_alone = wanted is Output.DENSE
+        is_dense_alone = outputs is Output.DENSE
         if is_dense_alone:  # a question to flags takes longer than all else of a short request
             return Results(None if self.dense is None else self.dense[start:stop])
         sparse, vectors, hidden = self.sparse, self.multi_vectors, self.hidden
         return Results(
-            self.dense[start:stop] if self.dense is not None and Output.DENSE in wanted else None,
-            self.logits[start:stop] if self.logits is not None and Output.LOGITS in wanted else None,
+            self.dense[start:stop] if self.dense is not None and Output.DENSE in outputs else None,
+            self.logits[start:stop] if self.logits is not None and Output.LOGITS in outputs else None,
             [one.copy() for one in sparse[start:stop]]
-            if sparse is not None and Output.SPARSE in wanted
+            if sparse is not None and Output.SPARSE in outputs
             else None,
             [one.copy() for one in vectors[start:stop]]
-            if vectors is not None and Output.MULTI_VECTOR in wanted
+            if vectors is not None and Output.MULTI_VECTOR in outputs
             else None,
             [one.copy() for one in hidden[start:stop]]
-            if hidden is not None and Output.HIDDEN in wanted
+            if hidden is not None and Output.HIDDEN in outputs
             else None,
         )
 

@@ -133,7 +133,7 @@ class StaticRunner:
     def card(self) -> ModelCard:
         return self._card
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         """Dense: the mean of the rows that count, zeros where none does. Hidden: each token's row, zeros for those
         that do not count. Raises EngineFailure for a negative id."""
         ids = batch.token_ids
@@ -144,8 +144,8 @@ class StaticRunner:
         bounds = np.concatenate(([0], np.cumsum(counts)))[batch.cu_seqlens]
         means = self._rows.compute_means(ids[counts], bounds)
         return Results(
-            dense=self._finish(means) if Output.DENSE in wanted else None,
-            hidden=self._list_token_states(batch, counts) if Output.HIDDEN in wanted else None,
+            dense=self._finish(means) if Output.DENSE in outputs else None,
+            hidden=self._list_token_states(batch, counts) if Output.HIDDEN in outputs else None,
         )
 
     def _list_token_states(self, batch: PackedBatch, counts: BoolArray) -> list[FloatArray]:
@@ -174,13 +174,13 @@ class WordRunner:
     def card(self) -> ModelCard:
         return self._card
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         """Sum up the vectors of each text. Raises EngineFailure for an id that the table does not have."""
         if batch.tokens and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < len(self._weights):
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids outside of the table of {len(self._weights)}"
             )
-        if Output.SPARSE not in wanted:
+        if Output.SPARSE not in outputs:
             return Results()
         return Results(
             sparse=[self._build_vector(ids) for ids in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]

@@ -18,7 +18,7 @@ from embedserve_runtime.errors import EmbedserveError, FrontEndFailure, NotReady
 from embedserve_runtime.frontends.codec import MessageEncoder, engine_decoder
 from embedserve_runtime.frontends.message_socket import MessageSocket
 from embedserve_runtime.frontends.messages import (
-    Cancel,
+    Abort,
     EngineMessage,
     FrontEndMessage,
     Heartbeat,
@@ -93,7 +93,7 @@ class EngineChannel:
     def remove(self, peer: Peer) -> None:
         """Take its requests out of the queue. What still comes from it is ignored."""
         if self._peers.pop(peer.identity, None):
-            peer.cancel_all()
+            peer.abort_all()
 
     def broadcast(self, message: EngineMessage) -> None:
         """Send to all front ends that have connected; a later one gets the present state when it connects."""
@@ -221,10 +221,10 @@ class Peer:
         match message:
             case Submit():
                 self._submit(message)
-            case Cancel():
-                self._cancel(message.request)
+            case Abort():
+                self._abort(message.request_id)
             case MetricsPageRequest():
-                self.send(MetricsPageReply(message.request, self._channel.metrics_page()))
+                self.send(MetricsPageReply(message.request_id, self._channel.metrics_page()))
             case Hello():
                 self.has_said_hello = True
                 self._on_hello(self)
@@ -233,33 +233,33 @@ class Peer:
             case Heartbeat():
                 pass
 
-    def cancel_all(self) -> None:
-        for request in [*self._running]:
-            self._cancel(request)
+    def abort_all(self) -> None:
+        for request_id in [*self._running]:
+            self._abort(request_id)
 
     def _submit(self, message: Submit) -> None:
         batch_request = message.batch_request()
-        if message.request in self._running:
-            raise ValueError(f"a second request with number {message.request}")
-        settle = partial(self._settle, message.request)
+        if message.request_id in self._running:
+            raise ValueError(f"a second request with id {message.request_id}")
+        settle = partial(self._settle, message.request_id)
         try:
-            number = self._channel.dispatcher.start(batch_request, message.deadline, settle)
+            admitted_id = self._channel.dispatcher.start(batch_request, message.deadline, settle)
         except EmbedserveError as error:
-            self.send(RequestFailed.of(message.request, error))
+            self.send(RequestFailed.of(message.request_id, error))
         else:
-            self._running[message.request] = number
+            self._running[message.request_id] = admitted_id
         self._channel.queue_changed()
 
-    def _cancel(self, request: int) -> None:
-        number = self._running.pop(request, None)
-        if number is not None:
-            self._channel.dispatcher.withdraw(number)
+    def _abort(self, request_id: int) -> None:
+        admitted_id = self._running.pop(request_id, None)
+        if admitted_id is not None:
+            self._channel.dispatcher.abort(admitted_id)
             self._channel.queue_changed()
 
-    def _settle(self, request: int, outcome: CompletedRequest | EmbedserveError) -> None:
-        self._running.pop(request, None)
+    def _settle(self, request_id: int, outcome: CompletedRequest | EmbedserveError) -> None:
+        self._running.pop(request_id, None)
         if isinstance(outcome, CompletedRequest):
-            self.send(RequestCompleted(request, outcome))
+            self.send(RequestCompleted(request_id, outcome))
         else:
-            self.send(RequestFailed.of(request, outcome))
+            self.send(RequestFailed.of(request_id, outcome))
         self._channel.queue_changed()

@@ -53,9 +53,9 @@ class Submit(Message, frozen=True):
     lengths: of its sequences, in tokens; the other arrays are those of a `PackedBatch`.
     """
 
-    request: int
+    request_id: int
     deadline: float
-    wanted: Output
+    outputs: Output
     max_bytes: int | None
     client: Client | None
     lengths: list[Annotated[int, Meta(ge=1, le=MAX_SEQUENCE_TOKENS)]]
@@ -67,12 +67,12 @@ class Submit(Message, frozen=True):
     tasks: Int32Array | None
 
     @classmethod
-    def of(cls, request: int, batch_request: BatchRequest, deadline: float) -> Submit:
+    def of(cls, request_id: int, batch_request: BatchRequest, deadline: float) -> Submit:
         batch = PackedBatch.pack(batch_request.sequences)
         return cls(
-            request,
+            request_id,
             deadline,
-            batch_request.wanted,
+            batch_request.outputs,
             batch_request.max_bytes,
             batch_request.client,
             batch.lengths.tolist(),
@@ -89,8 +89,8 @@ class Submit(Message, frozen=True):
 
         Raises ValueError when the message contradicts itself.
         """
-        if math.isnan(self.deadline) or not self.wanted:
-            raise ValueError(f"a request with the deadline {self.deadline} for {self.wanted}")
+        if math.isnan(self.deadline) or not self.outputs:
+            raise ValueError(f"a request with the deadline {self.deadline} for {self.outputs}")
         cu_seqlens = np.array([0, *accumulate(self.lengths)], dtype=np.int32)
         ids, tokens, sequences = self.token_ids, (int(cu_seqlens[-1]),), (len(self.lengths),)
         if not self.lengths or ids.shape != tokens:
@@ -99,11 +99,11 @@ class Submit(Message, frozen=True):
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
         marks = (self.pool_starts, self.queries, self.attended_lengths, self.tasks)
         if self.token_types is None and all(one is None for one in marks):
-            return BatchRequest(flat, self.wanted, self.max_bytes, self.client)
+            return BatchRequest(flat, self.outputs, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
         for one in marks:
             _check_shape(one, sequences)
-        return BatchRequest(self._marked(flat), self.wanted, self.max_bytes, self.client)
+        return BatchRequest(self._marked(flat), self.outputs, self.max_bytes, self.client)
 
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
         count = len(ids)
@@ -117,19 +117,19 @@ class Submit(Message, frozen=True):
         ]
 
 
-class Cancel(Message, frozen=True):
-    """Cancels a request whose client waits no longer."""
+class Abort(Message, frozen=True):
+    """Aborts a request whose client waits no longer."""
 
-    request: int
+    request_id: int
 
 
 class MetricsPageRequest(Message, frozen=True):
     """A scrape that came in at a front end; the engine's process has all counts."""
 
-    request: int
+    request_id: int
 
 
-FrontEndMessage: TypeAlias = Hello | Ready | Heartbeat | Submit | Cancel | MetricsPageRequest
+FrontEndMessage: TypeAlias = Hello | Ready | Heartbeat | Submit | Abort | MetricsPageRequest
 
 
 # -- from the engine's process
@@ -165,24 +165,24 @@ class QueueDepthChanged(Message, frozen=True):
 class RequestCompleted(Message, frozen=True):
     """The results of a request."""
 
-    request: int
+    request_id: int
     completed: CompletedRequest
 
 
 class RequestFailed(Message, frozen=True):
     """The error that a request has ended with. retry_after: seconds, of Overloaded and RateLimited only."""
 
-    request: int
+    request_id: int
     reason: str
     message: str
     retry_after: float
 
     @classmethod
-    def of(cls, request: int, error: EmbedserveError) -> RequestFailed:
+    def of(cls, request_id: int, error: EmbedserveError) -> RequestFailed:
         retry_after = error.retry_after if isinstance(error, Overloaded) else 0.0
         # A message may quote half of a surrogate pair, which UTF-8 cannot say.
         message = error.message.encode("utf-8", "replace").decode()
-        return cls(request, error.reason, message, retry_after)
+        return cls(request_id, error.reason, message, retry_after)
 
     def error(self) -> EmbedserveError:
         kind = _REQUEST_ERRORS.get(self.reason, EngineFailure)
@@ -194,7 +194,7 @@ class RequestFailed(Message, frozen=True):
 class MetricsPageReply(Message, frozen=True):
     """The answer to a MetricsPageRequest."""
 
-    request: int
+    request_id: int
     page: bytes
 
 

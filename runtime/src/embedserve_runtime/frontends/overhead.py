@@ -95,7 +95,7 @@ class _Idle:
         self.tokens = 0
         self._row = np.linspace(-1, 1, dimensions, dtype=np.float32)[None]
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         self.tokens += batch.tokens
         return Results(dense=np.repeat(self._row, len(batch.lengths), axis=0))
 

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.frontends.messages import (
-    Cancel,
+    Abort,
     FrontEndMessage,
     QueueDepthChanged,
     RequestCompleted,
     RequestFailed,
     Submit,
 )
-from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, OutcomeCallback
+from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestCallback
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
@@ -26,7 +26,7 @@ class MessageSender(Protocol):
 
 
 class RemoteDispatcher:
-    """`RequestDispatcher`, and a number for each request in flight.
+    """`RequestDispatcher`, and an id for each request in flight.
 
     What waits is known as it was when the engine's process last told, which it does while the queue is filling up.
     """
@@ -35,8 +35,8 @@ class RemoteDispatcher:
         self._channel = channel
         self._limits = limits
         self._queue_depth = QueueDepth(0, 0, None)
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, OutcomeCallback] = {}
+        self._request_ids = itertools.count(1)
+        self._waiting: dict[int, RequestCallback] = {}
 
     @property
     def limits(self) -> Limits:
@@ -47,27 +47,27 @@ class RemoteDispatcher:
         self._queue_depth.check_room(self._limits, inputs, 0)
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
-        return await wait_for_outcome(partial(self.start, request, deadline), self.withdraw)
+        return await wait_for_outcome(partial(self.start, request, deadline), self.abort)
 
-    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
-        number = next(self._numbers)
-        self._waiting[number] = settle
-        self._channel.send(Submit.of(number, request, deadline))
-        return number
+    def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
+        request_id = next(self._request_ids)
+        self._waiting[request_id] = settle
+        self._channel.send(Submit.of(request_id, request, deadline))
+        return request_id
 
-    def withdraw(self, number: int) -> None:
-        if self._waiting.pop(number, None):
-            self._channel.send(Cancel(number))
+    def abort(self, request_id: int) -> None:
+        if self._waiting.pop(request_id, None):
+            self._channel.send(Abort(request_id))
 
     def receive(self, message: QueueDepthChanged | RequestCompleted | RequestFailed) -> None:
         match message:
             case QueueDepthChanged():
                 self._queue_depth = message.queue_depth
             case RequestCompleted():
-                self._settle(message.request, message.completed)
+                self._settle(message.request_id, message.completed)
             case RequestFailed():
-                self._settle(message.request, message.error())
+                self._settle(message.request_id, message.error())
 
-    def _settle(self, number: int, outcome: CompletedRequest | EmbedserveError) -> None:
-        if settle := self._waiting.pop(number, None):  # else withdrawn meanwhile
+    def _settle(self, request_id: int, outcome: CompletedRequest | EmbedserveError) -> None:
+        if settle := self._waiting.pop(request_id, None):  # else aborted meanwhile
             settle(outcome)

@@ -113,7 +113,7 @@ class Worker:
                 self._tasks.add(task)
                 task.add_done_callback(self._exit_on_failure)
             case MetricsPageReply():
-                if (asked := self._pages.pop(message.request, None)) and not asked.done():
+                if (asked := self._pages.pop(message.request_id, None)) and not asked.done():
                     asked.set_result(message.page)
             case Stop():
                 self._stop.set()

@@ -56,10 +56,10 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     """Compare dense vectors, or where a model has none, means of hidden states; token weights too, of which the numbers
     are where those are less. batch: of `build_sample`. Raises EngineFailure."""
     card = runner.card
-    wanted = Output.DENSE if Output.DENSE in card.outputs else Output.HIDDEN
+    outputs = Output.DENSE if Output.DENSE in card.outputs else Output.HIDDEN
     if any(isinstance(head, LexicalHead) for head in card.token_heads):
-        wanted |= Output.SPARSE
-    found, want = (one.run(batch, wanted) for one in (runner, exact))
+        outputs |= Output.SPARSE
+    found, want = (one.run(batch, outputs) for one in (runner, exact))
     by_output = [compute_cosines(_vectors(found, batch), _vectors(want, batch))]
     if found.sparse is not None and want.sparse is not None:
         ids = np.unique(batch.token_ids)

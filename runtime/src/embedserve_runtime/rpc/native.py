@@ -174,17 +174,17 @@ def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
 
 
 def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
-    wanted = Output(0)
+    outputs = Output(0)
     for output in request.outputs:
-        wanted |= _look_up(_OUTPUTS, output, "outputs")
+        outputs |= _look_up(_OUTPUTS, output, "outputs")
     # Spans are a result too.
     if not request.spans:
-        wanted = wanted or context.service.card.main_output
-    if wanted is Output.LOGITS:
+        outputs = outputs or context.service.card.main_output
+    if outputs is Output.LOGITS:
         raise WrongModelKind(
             "model gives scores and nothing to encode; use Score, tei.v1.Rerank or tei.v1.Predict"
         )
-    return wanted
+    return outputs
 
 
 def _read_top_k(request: pb.EncodeRequest) -> int | None:
@@ -241,9 +241,9 @@ def _result_bytes(embedded: EmbedResult) -> int:
 
 
 def _write_outputs(
-    message: pb.EncodeResponse, embedded: EmbedResult, wanted: Output, matrix_format: MatrixFormat
+    message: pb.EncodeResponse, embedded: EmbedResult, outputs: Output, matrix_format: MatrixFormat
 ) -> None:
-    if Output.DENSE in wanted:
+    if Output.DENSE in outputs:
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
         if matrix_format.precision in SCALED_PRECISIONS and matrix_format.ranges is None:
             message.scales = compute_row_scales(embedded.dense).astype("<f4").tobytes()

@@ -41,8 +41,8 @@ class Runner(BatchRunner, Protocol):
         """Inputs whose results were not finite and that were computed again in float32."""
         ...
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        """Results of the sequences of the batch, from one forward pass. `wanted`: of what `card.outputs` has.
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        """Results of the sequences of the batch, from one forward pass. `outputs`: of what `card.outputs` has.
 
         Raises EngineFailure.
         """
@@ -104,17 +104,17 @@ class EncoderRunner(EngineRunner[EncoderEngine]):
         super().__init__(card, engine)
         self._heads = heads
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         heads = self._heads
         hidden = self._engine.forward(batch)
         return Results(
-            dense=heads.dense(hidden, batch) if heads.dense and Output.DENSE in wanted else None,
-            logits=heads.logits(hidden, batch) if heads.logits and Output.LOGITS in wanted else None,
-            sparse=heads.sparse(hidden, batch) if heads.sparse and Output.SPARSE in wanted else None,
+            dense=heads.dense(hidden, batch) if heads.dense and Output.DENSE in outputs else None,
+            logits=heads.logits(hidden, batch) if heads.logits and Output.LOGITS in outputs else None,
+            sparse=heads.sparse(hidden, batch) if heads.sparse and Output.SPARSE in outputs else None,
             multi_vectors=heads.multi_vectors(hidden, batch)
-            if heads.multi_vectors and Output.MULTI_VECTOR in wanted
+            if heads.multi_vectors and Output.MULTI_VECTOR in outputs
             else None,
-            hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if Output.HIDDEN in wanted else None,
+            hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if Output.HIDDEN in outputs else None,
             padding=self._engine.padding,
         )
 
@@ -144,13 +144,13 @@ class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
         self._dense = dense
         self._sparse = sparse
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         hidden, weights = self._engine.run_states(
-            batch, hidden=bool(wanted & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in wanted
+            batch, hidden=bool(outputs & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in outputs
         )
-        states = hidden if Output.HIDDEN in wanted else None
+        states = hidden if Output.HIDDEN in outputs else None
         return Results(
-            dense=self._dense(hidden, batch) if hidden is not None and Output.DENSE in wanted else None,
+            dense=self._dense(hidden, batch) if hidden is not None and Output.DENSE in outputs else None,
             sparse=None if weights is None else self._sparse(weights, batch),
             hidden=None if states is None else np.split(states, batch.cu_seqlens[1:-1]),
             padding=self._engine.padding,
@@ -198,23 +198,23 @@ class SplitRunner(ABC):
             (one.max_in_flight for one in self._runners if isinstance(one, AsyncBatchRunner)), default=1
         )
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        return self.submit(batch, wanted).results()
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        return self.submit(batch, outputs).results()
 
-    def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
+    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
         """Queue the batch on the runners of its sequences. Raises EngineFailure."""
         numbers = self.find_numbers(batch)
         if numbers is None:
-            return _submit(self._runners[0], batch, wanted)
+            return _submit(self._runners[0], batch, outputs)
         used = np.unique(numbers).tolist()
         if len(used) == 1:
-            return _submit(self._runners[used[0]], batch, wanted)
+            return _submit(self._runners[used[0]], batch, outputs)
         # Asynchronous ones first: a device works while another runner is on the host.
         used.sort(key=lambda number: not isinstance(self._runners[number], AsyncBatchRunner))
         parts = []
         for number in used:
             places = np.flatnonzero(numbers == number).astype(np.int32)
-            parts.append((places.tolist(), _submit(self._runners[number], batch.select(places), wanted)))
+            parts.append((places.tolist(), _submit(self._runners[number], batch.select(places), outputs)))
         return _SplitBatch(len(batch.lengths), parts)
 
 
@@ -258,7 +258,7 @@ class _SplitBatch:
         return replace(Results.gather(self.count, parts), padding=padding)
 
 
-def _submit(runner: Runner, batch: PackedBatch, wanted: Output) -> InFlightBatch:
+def _submit(runner: Runner, batch: PackedBatch, outputs: Output) -> InFlightBatch:
     if isinstance(runner, AsyncBatchRunner):
-        return runner.submit(batch, wanted)
-    return _CompletedBatch(runner.run(batch, wanted))
+        return runner.submit(batch, outputs)
+    return _CompletedBatch(runner.run(batch, outputs))

@@ -42,7 +42,7 @@ PendingResult = Callable[[], T]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Consecutive sequences of a batch whose results are being copied to the host; None for what is not wanted."""
+    """Consecutive sequences of a batch whose results are being copied to the host; None for what is not asked for."""
 
     dense: PendingResult[FloatArray] | None = None
     logits: PendingResult[FloatArray] | None = None
@@ -133,23 +133,23 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         """Large batches overlap; of small ones the next is queued when one ends."""
         return 2
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         """Run a batch and wait for its results. Raises EngineFailure."""
-        return self.submit(batch, wanted).results()
+        return self.submit(batch, outputs).results()
 
-    def submit(self, batch: PackedBatch, wanted: Output) -> SubmittedBatch:
+    def submit(self, batch: PackedBatch, outputs: Output) -> SubmittedBatch:
         """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure.
 
         Not from two threads at a time; results are read on any.
         """
-        takes = {output: take for output, take in self._takes.items() if output in wanted}
-        required = max(
+        takes = {output: take for output, take in self._takes.items() if output in outputs}
+        forward_output = max(
             (self._needs.get(output, ForwardOutput.HIDDEN) for output in takes), default=ForwardOutput.ROWS
         )
 
         def take_parts(done: Forward, part: PackedBatch) -> _Part:
             result = _Part()
-            if self._pooled is not None and self._pooled in wanted:
+            if self._pooled is not None and self._pooled in outputs:
                 rows = done.start_copy().wait
                 if self._routed:
                     rows = partial(_select_roles, rows, part)
@@ -158,7 +158,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 result = _merge_parts(result, take(done, part))
             return result
 
-        return SubmittedBatch(self._engine.run(batch, take_parts, required=required))
+        return SubmittedBatch(self._engine.run(batch, take_parts, forward_output=forward_output))
 
 
 def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatArray:

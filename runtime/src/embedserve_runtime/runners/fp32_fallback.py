@@ -44,7 +44,7 @@ class FP32Fallback:
         self._runner: Runner | None = None
         self._is_broken = False
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results | None:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results | None:
         """Run a batch in float32; None when the model cannot be opened or run, which the log tells."""
         with self._lock:
             if self._is_broken:
@@ -53,7 +53,7 @@ class FP32Fallback:
                 if self._runner is None:
                     log.warning("a result is no number: opening the model in float32 too")
                     self._runner = self._open()
-                return self._runner.run(batch, wanted)
+                return self._runner.run(batch, outputs)
             except Exception:  # of any library; the inputs then fail as they would have without this
                 self._is_broken = self._runner is None
                 log.exception("cannot compute in float32 what is no number in reduced precision")
@@ -81,16 +81,16 @@ class FallbackRunner:
     def memory(self) -> MemoryStatus:
         return self._runner.memory
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        return self.recompute(self._runner.run(batch, wanted), batch, wanted)
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        return self.recompute(self._runner.run(batch, outputs), batch, outputs)
 
-    def recompute(self, results: Results, batch: PackedBatch, wanted: Output) -> Results:
+    def recompute(self, results: Results, batch: PackedBatch, outputs: Output) -> Results:
         """Return the results with those that are not numbers recomputed, as far as the bounds go."""
         wrong = find_not_finite(results, len(batch.lengths))
         if not wrong.any():
             return results
         places = limit_places(np.flatnonzero(wrong).astype(np.int32), batch.lengths)
-        recomputed = self._fallback.run(batch.select(places), wanted) if len(places) else None
+        recomputed = self._fallback.run(batch.select(places), outputs) if len(places) else None
         if recomputed is None:
             return results
         with self._counting:
@@ -110,23 +110,23 @@ class AsyncFallbackRunner(FallbackRunner):
     def max_in_flight(self) -> int:
         return self._async_engine.max_in_flight
 
-    def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
-        return _FallbackBatch(self, self._async_engine.submit(batch, wanted), batch, wanted)
+    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
+        return _FallbackBatch(self, self._async_engine.submit(batch, outputs), batch, outputs)
 
 
 class _FallbackBatch:
     """A batch in flight whose results are recomputed where they are not numbers."""
 
     def __init__(
-        self, runner: FallbackRunner, in_flight: InFlightBatch, batch: PackedBatch, wanted: Output
+        self, runner: FallbackRunner, in_flight: InFlightBatch, batch: PackedBatch, outputs: Output
     ) -> None:
         self._runner = runner
         self._in_flight = in_flight
         self._batch = batch
-        self._wanted = wanted
+        self._outputs = outputs
 
     def results(self) -> Results:
-        return self._runner.recompute(self._in_flight.results(), self._batch, self._wanted)
+        return self._runner.recompute(self._in_flight.results(), self._batch, self._outputs)
 
 
 def add_fallback(runner: Runner, fallback: FP32Fallback) -> Runner:

@@ -12,8 +12,8 @@ from embedserve_runtime.engines.results import Output, Results
 class BatchRunner(Protocol):
     """Runs batches. Only the threads of its executor call it, one at a time. Raises EngineFailure."""
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        """Return the outputs wanted for each sequence, from one forward pass."""
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        """Return the outputs of each sequence, from one forward pass."""
         ...
 
 
@@ -34,7 +34,7 @@ class AsyncBatchRunner(BatchRunner, Protocol):
         """The number of batches that may be submitted before the results of the first are read."""
         ...
 
-    def submit(self, batch: PackedBatch, wanted: Output) -> InFlightBatch:
+    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
         """Queue a batch and return without waiting; results are read in the order of submission. Raises
         EngineFailure."""
         ...

@@ -34,19 +34,19 @@ class CompletedRequest(Struct, frozen=True):
 
 
 class BatchRequest(Struct, frozen=True):
-    """The sequences of a request and the outputs wanted for them.
+    """The sequences of a request and the outputs that it asks for.
 
     max_bytes: bound on the results that differ in length; None for no bound. client: who sends it, where clients are
     told apart.
     """
 
     sequences: Sequence[Tokens]
-    wanted: Output
+    outputs: Output
     max_bytes: int | None = None
     client: Client | None = None
 
 
-OutcomeCallback = Callable[[CompletedRequest | EmbedserveError], None]
+RequestCallback = Callable[[CompletedRequest | EmbedserveError], None]
 
 
 class RequestDispatcher(Protocol):
@@ -62,20 +62,20 @@ class RequestDispatcher(Protocol):
         """
         ...
 
-    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
+    def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
         """Run the sequences, in as many batches as it takes; `settle` is called once with what comes of it.
 
-        Returns a number for `withdraw`. The outcome is DeadlineExceeded at the deadline (a time of the service's
+        Returns the request's id, for `abort`. The outcome is DeadlineExceeded at the deadline (a time of the service's
         clock), EngineFailure, or NotReady when closed. Overloaded, BatchTooLarge and NotReady may be raised at once.
         """
         ...
 
-    def withdraw(self, number: int) -> None:
+    def abort(self, request_id: int) -> None:
         """Take what still waits out of the queue and settle it no more; settled ones are not known."""
         ...
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
-        """Run the sequences and wait for the results. A failure is raised; a cancelled call is withdrawn."""
+        """Run the sequences and wait for the results. A failure is raised; a cancelled call is aborted."""
         ...
 
 
@@ -91,15 +91,15 @@ class AdmittedRequest:
         "_parts",
         "_queue_seconds",
         "admitted_at",
-        "number",
         "remaining",
         "request",
+        "request_id",
         "settle",
         "timer",
     )
 
-    def __init__(self, number: int, request: BatchRequest, settle: OutcomeCallback, now: float) -> None:
-        self.number = number
+    def __init__(self, request_id: int, request: BatchRequest, settle: RequestCallback, now: float) -> None:
+        self.request_id = request_id
         self.request = request
         self.settle = settle
         self.timer: asyncio.TimerHandle | None = None
@@ -111,7 +111,7 @@ class AdmittedRequest:
         self._engine_seconds = 0.0
 
     def take(
-        self, inputs: Sequence[int], outcome: Outcome, start: int
+        self, inputs: Sequence[int], outcome: BatchOutcome, start: int
     ) -> CompletedRequest | EmbedserveError | None:
         """Take the rows of this request, which begin at `start`, out of an outcome.
 
@@ -127,7 +127,7 @@ class AdmittedRequest:
                 return own
         self._queue_seconds += (outcome.started - self.admitted_at) * len(inputs)
         self._engine_seconds += outcome.seconds * len(inputs)
-        part = outcome.results.slice(start, end, self.request.wanted)
+        part = outcome.results.slice(start, end, self.request.outputs)
         if self._is_too_large(part):
             return BatchTooLarge(
                 f"the results of this request take more than {self.request.max_bytes} bytes; send fewer inputs"
@@ -178,13 +178,13 @@ class ScheduledBatch:
         return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
 
     @property
-    def wanted(self) -> Output:
-        wanted = Output(0)
+    def outputs(self) -> Output:
+        outputs = Output(0)
         for admitted, _ in self.parts:
             # A union of flags takes longer than all else of a short request.
-            if admitted.request.wanted is not wanted:
-                wanted |= admitted.request.wanted
-        return wanted
+            if admitted.request.outputs is not outputs:
+                outputs |= admitted.request.outputs
+        return outputs
 
 
 def _select(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Tokens]:
@@ -201,7 +201,7 @@ class EngineRun(Struct, frozen=True):
     failed: bool
 
 
-class Outcome(Struct, frozen=True):
+class BatchOutcome(Struct, frozen=True):
     """The outcome of a batch.
 
     results: in the order of the rows, undefined for the rows in `failed`. runs: one, unless the batch failed.
@@ -214,16 +214,16 @@ class Outcome(Struct, frozen=True):
     runs: tuple[EngineRun, ...]
 
 
-def run_batch(batch: ScheduledBatch, runner: BatchRunner, clock: Callable[[], float]) -> Outcome:
+def run_batch(batch: ScheduledBatch, runner: BatchRunner, clock: Callable[[], float]) -> BatchOutcome:
     """Run a batch; if it fails, find the inputs that are to blame and run the others."""
     started = clock()
-    return finish_batch(batch, lambda: runner.run(batch.packed, batch.wanted), runner, started, clock)
+    return finish_batch(batch, lambda: runner.run(batch.packed, batch.outputs), runner, started, clock)
 
 
 def submit_batch(batch: ScheduledBatch, runner: AsyncBatchRunner) -> Callable[[], Results]:
     """Submit a batch and return a function that waits for its results. It also raises a failure to submit."""
     try:
-        return runner.submit(batch.packed, batch.wanted).results
+        return runner.submit(batch.packed, batch.outputs).results
     except EngineFailure as error:
         failure = error
     except Exception:
@@ -242,7 +242,7 @@ def finish_batch(
     runner: BatchRunner,
     started: float,
     clock: Callable[[], float],
-) -> Outcome:
+) -> BatchOutcome:
     """Wait for the results of a batch; if it fails, find the inputs that are to blame and run the others.
 
     started: when the engine began with the batch.
@@ -256,15 +256,15 @@ def finish_batch(
             "the engine failed on a batch, running its parts",
             extra={"inputs": batch.inputs, "tokens": batch.tokens, "error": failure.message},
         )
-        sequences, wanted = batch.sequences, batch.wanted
+        sequences, outputs = batch.sequences, batch.outputs
 
         def run(group: Sequence[int]) -> Results:
             packed = PackedBatch.pack([sequences[place] for place in group])
-            return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, wanted), clock())
+            return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, outputs), clock())
 
         done, failed = isolate_failures(batch.inputs, run, failure)
         results = Results.gather(batch.inputs, done)
-    return Outcome(results, failed, started, clock() - started, tuple(statistics.runs))
+    return BatchOutcome(results, failed, started, clock() - started, tuple(statistics.runs))
 
 
 class _RunStatistics:

@@ -28,10 +28,10 @@ from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotRead
 from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import (
     AdmittedRequest,
+    BatchOutcome,
     BatchRequest,
     CompletedRequest,
-    Outcome,
-    OutcomeCallback,
+    RequestCallback,
     ScheduledBatch,
 )
 from embedserve_runtime.scheduling.clients import Client, RateLimiter
@@ -78,10 +78,10 @@ class Dispatcher:
         self._runners = len(runners)
         self._clock = clock
         self._observer = observer
-        self._policy = RequestQueue(limits)
+        self._queue = RequestQueue(limits)
         self._rates = RateLimiter()
         self._admitted: dict[int, AdmittedRequest] = {}
-        self._numbers = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._waiting_executors = 0
@@ -108,15 +108,15 @@ class Dispatcher:
 
     @property
     def queued_inputs(self) -> int:
-        return self._policy.queued_inputs
+        return self._queue.queued_inputs
 
     @property
     def queued_tokens(self) -> int:
-        return self._policy.queued_tokens
+        return self._queue.queued_tokens
 
     @property
     def queue_seconds(self) -> float:
-        return self._policy.queue_seconds
+        return self._queue.queue_seconds
 
     @property
     def open_requests(self) -> int:
@@ -125,37 +125,37 @@ class Dispatcher:
 
     @property
     def limits(self) -> Limits:
-        return self._policy.limits
+        return self._queue.limits
 
     @property
     def queue_depth(self) -> QueueDepth:
-        return self._policy.queue_depth
+        return self._queue.queue_depth
 
     def learn_rate(self, tokens_per_second: float) -> None:
         """Take the rate of one executor's engine that was measured before the first request."""
         with self._lock:
-            self._policy.tokens_per_second = tokens_per_second * self._runners
+            self._queue.tokens_per_second = tokens_per_second * self._runners
 
     def check_room(self, inputs: int, client: Client | None = None) -> None:
         """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded, RateLimited."""
         if self._closed:
             raise NotReady(self._closed)
         if client is None:
-            self._policy.check_room(inputs, 0)
+            self._queue.check_room(inputs, 0)
             return
         with self._counted(client, inputs, 0, only_refusals=True):
             self._rates.check(client, 0, self._clock())
-            self._policy.check_room(inputs, 0, client.name)
+            self._queue.check_room(inputs, 0, client.name)
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
         """Run a request and wait for its results."""
-        return await wait_for_outcome(partial(self.start, request, deadline), self.withdraw)
+        return await wait_for_outcome(partial(self.start, request, deadline), self.abort)
 
-    def start(self, request: BatchRequest, deadline: float, settle: OutcomeCallback) -> int:
-        """Queue a request; `settle` is called once with its outcome. Returns a number for `withdraw`."""
+    def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
+        """Queue a request; `settle` is called once with its outcome. Returns the request's id, for `abort`."""
         if self._closed:
             raise NotReady(self._closed)
-        admitted = AdmittedRequest(next(self._numbers), request, settle, self._clock())
+        admitted = AdmittedRequest(next(self._request_ids), request, settle, self._clock())
         lengths = get_lengths(request.sequences)
         if request.client is None:
             self._admit(admitted, lengths, deadline)
@@ -167,14 +167,14 @@ class Dispatcher:
             self._wake_is_due = True
             self._loop.call_soon(self._wake_an_executor)
         admitted.timer = self._loop.call_later(max(0.0, deadline - self._clock()), self._expire, admitted)
-        return admitted.number
+        return admitted.request_id
 
     def _admit(
         self, admitted: AdmittedRequest, lengths: Sequence[int], deadline: float, client: str | None = None
     ) -> None:
         with self._lock:
-            self._policy.admit(admitted.number, lengths, deadline, client)
-            self._admitted[admitted.number] = admitted
+            self._queue.admit(admitted.request_id, lengths, deadline, client)
+            self._admitted[admitted.request_id] = admitted
 
     def _admit_client(
         self, client: Client, admitted: AdmittedRequest, lengths: Sequence[int], deadline: float
@@ -206,17 +206,17 @@ class Dispatcher:
         if not only_refusals:
             tell(refusal=None)
 
-    def withdraw(self, number: int) -> None:
-        """Take what still waits of a request out of the queue."""
-        if admitted := self._admitted.get(number):
-            self._forget(admitted)
+    def abort(self, request_id: int) -> None:
+        """Take what still waits of a request out of the queue, and call its `settle` no more."""
+        if admitted := self._admitted.get(request_id):
+            self._remove(admitted)
 
     def close(self, message: str) -> None:
         """Take no more requests, fail those left as NotReady, and end each executor after its batch."""
         with self._lock:
             self._closed = message
-            for number in self._admitted:
-                self._policy.cancel(number)
+            for request_id in self._admitted:
+                self._queue.abort(request_id)
             self._prepared = None
             self._wake.notify_all()
             self._wake_sparse.notify_all()
@@ -237,24 +237,24 @@ class Dispatcher:
         )
 
     def _settle(self, admitted: AdmittedRequest, outcome: CompletedRequest | EmbedserveError) -> None:
-        self._forget(admitted)
+        self._remove(admitted)
         admitted.settle(outcome)
 
-    def _forget(self, admitted: AdmittedRequest) -> None:
+    def _remove(self, admitted: AdmittedRequest) -> None:
         if admitted.timer:
             admitted.timer.cancel()
         with self._lock:
-            del self._admitted[admitted.number]
+            del self._admitted[admitted.request_id]
             if admitted.remaining:  # not answered, so that some of it may still wait
-                self._policy.cancel(admitted.number)
+                self._queue.abort(admitted.request_id)
 
     def _form_batch(self) -> ScheduledBatch | None:
         """Form the next batch. The caller holds the lock."""
-        plan = self._policy.form_batch(self._clock())
+        plan = self._queue.form_batch(self._clock())
         return None if plan is None else ScheduledBatch(self._find_admitted(plan), plan)
 
     def _find_admitted(self, plan: BatchPlan) -> tuple[tuple[AdmittedRequest, Sequence[int]], ...]:
-        return tuple((self._admitted[part.request], part.inputs) for part in plan.parts)
+        return tuple((self._admitted[part.request_id], part.inputs) for part in plan.parts)
 
     # -- on threads of the executors
 
@@ -273,8 +273,8 @@ class Dispatcher:
                 self._wake.wait()
                 self._waiting_executors -= 1
             self._batches += 1
-            number, rate = self._batches, self._policy.tokens_per_second
-            if self._waiting_executors and self._policy.queued_inputs:
+            number, rate = self._batches, self._queue.tokens_per_second
+            if self._waiting_executors and self._queue.queued_inputs:
                 self._wake.notify()
             elif not self._waiting_executors:
                 self._wake_sparse_executor()
@@ -288,7 +288,7 @@ class Dispatcher:
         with self._lock:
             while not self._closed:
                 # Who finds an executor free needs no other.
-                plan = None if self._waiting_executors else self._policy.form_sparse_batch(self._clock())
+                plan = None if self._waiting_executors else self._queue.form_sparse_batch(self._clock())
                 if plan:
                     self._has_sparse_batches = True
                     return ScheduledBatch(self._find_admitted(plan), plan, is_sparse=True)
@@ -297,9 +297,9 @@ class Dispatcher:
                 self._sparse_is_waiting = False
             return None
 
-    def _give(self, batch: ScheduledBatch, outcome: Outcome) -> None:
+    def _give(self, batch: ScheduledBatch, outcome: BatchOutcome) -> None:
         with self._lock:
-            self._policy.end_batch(batch.plan.clients)
+            self._queue.end_batch(batch.plan.clients)
         self._call_on_loop(self._deliver, batch, outcome)
 
     def _call_on_loop(self, function: Callable[..., object], *arguments: object) -> None:
@@ -319,7 +319,7 @@ class Dispatcher:
 
     def _wake_sparse_executor(self) -> None:
         """Wake the executor of sparse batches if there is work for it. The caller holds the lock."""
-        if self._sparse_is_waiting and self._policy.has_sparse_clients:
+        if self._sparse_is_waiting and self._queue.has_sparse_clients:
             self._wake_sparse.notify()
 
     def _prepare(self, number: int) -> None:
@@ -331,7 +331,7 @@ class Dispatcher:
         if batch:
             _ = batch.packed
 
-    def _deliver(self, batch: ScheduledBatch, outcome: Outcome) -> None:
+    def _deliver(self, batch: ScheduledBatch, outcome: BatchOutcome) -> None:
         for run in outcome.runs:
             self._observer.batch_done(
                 inputs=run.inputs,
@@ -343,13 +343,13 @@ class Dispatcher:
         with self._lock:
             for run in () if batch.is_sparse else outcome.runs:
                 if not run.failed:
-                    self._policy.record(run.tokens * self._runners, run.seconds)
+                    self._queue.record(run.tokens * self._runners, run.seconds)
         if len(outcome.failed) == batch.inputs and self.on_batch_failed is not None:
             self.on_batch_failed()
         end = 0
         for admitted, inputs in batch.parts:
             start, end = end, end + len(inputs)
-            if admitted.number not in self._admitted:
+            if admitted.request_id not in self._admitted:
                 continue
             answer = admitted.take(inputs, outcome, start)
             if answer is not None:

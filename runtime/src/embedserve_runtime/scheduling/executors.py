@@ -16,7 +16,7 @@ from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import (
-    Outcome,
+    BatchOutcome,
     ScheduledBatch,
     finish_batch,
     run_batch,
@@ -26,7 +26,7 @@ from embedserve_runtime.scheduling.batches import (
 Clock = Callable[[], float]
 # The next batch, None when there will be no more; waits for one.
 NextBatch = Callable[[], ScheduledBatch | None]
-OnBatchDone = Callable[[ScheduledBatch, Outcome], None]
+OnBatchDone = Callable[[ScheduledBatch, BatchOutcome], None]
 
 
 class Executor(Protocol):
@@ -65,7 +65,7 @@ class SerialExecutor:
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlightBatch:
+class _SubmittedBatch:
     batch: ScheduledBatch
     submitted: float
     results: Callable[[], Results]
@@ -78,9 +78,9 @@ class _LockedRunner:
         self._runner = runner
         self._lock = lock
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         with self._lock:
-            return self._runner.run(batch, wanted)
+            return self._runner.run(batch, outputs)
 
 
 class PipelinedExecutor:
@@ -97,7 +97,7 @@ class PipelinedExecutor:
         self._retry_runner = _LockedRunner(runner, self._lock)
         self._room = threading.Semaphore(runner.max_in_flight)
         # Bounded by the room: who puts has acquired it.
-        self._in_flight: queue.SimpleQueue[_InFlightBatch | None] = queue.SimpleQueue()
+        self._in_flight: queue.SimpleQueue[_SubmittedBatch | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._submit, name=name, daemon=True),
             threading.Thread(target=self._collect, name=f"{name}-results", daemon=True),
@@ -120,7 +120,7 @@ class PipelinedExecutor:
             started = self._clock()
             with self._lock:
                 results = submit_batch(batch, self._runner)
-            self._in_flight.put(_InFlightBatch(batch, started, results))
+            self._in_flight.put(_SubmittedBatch(batch, started, results))
             del batch, results  # lest they stay in memory until the next batch comes
 
     def _collect(self) -> None:

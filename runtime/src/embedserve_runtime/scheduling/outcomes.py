@@ -1,4 +1,4 @@
-"""Turns callbacks into coroutines that wait for an outcome and withdraw their request when they are cancelled."""
+"""Turns callbacks into coroutines that wait for an outcome and abort their request when they are cancelled."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-Ticket = TypeVar("Ticket")
+Started = TypeVar("Started")
 
 
 async def wait_for_outcome(
-    start: Callable[[Callable[[T | Exception], None]], Ticket], withdraw: Callable[[Ticket], None]
+    start: Callable[[Callable[[T | Exception], None]], Started], abort: Callable[[Started], None]
 ) -> T:
     """Start something with a callback for its outcome, and wait for that. Raises an outcome that is an exception.
 
-    withdraw: called with what `start` gave, when nobody waits any more and after the outcome.
+    abort: called with what `start` gave, when nobody waits any more and after the outcome.
     """
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -27,8 +27,8 @@ async def wait_for_outcome(
         else:
             future.set_result(outcome)
 
-    ticket = start(settle)
+    started = start(settle)
     try:
         return await future
     finally:
-        withdraw(ticket)
+        abort(started)

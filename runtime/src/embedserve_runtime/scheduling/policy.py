@@ -68,7 +68,7 @@ class Limits:
 class BatchPart(Struct, frozen=True):
     """Inputs of one request, by their index in it; a range when they are all of its inputs."""
 
-    request: int
+    request_id: int
     inputs: Sequence[int]
 
 
@@ -120,12 +120,12 @@ class _QueuedRequest:
     """The inputs of one request that wait: in the order they came until some have been taken, then the shortest
     first."""
 
-    __slots__ = ("deadline", "lengths", "order", "request", "tokens")
+    __slots__ = ("deadline", "lengths", "order", "request_id", "tokens")
     order: list[int] | None
 
-    def __init__(self, request: int, lengths: Sequence[int], tokens: int, deadline: float) -> None:
+    def __init__(self, request_id: int, lengths: Sequence[int], tokens: int, deadline: float) -> None:
         """tokens: of all inputs."""
-        self.request = request
+        self.request_id = request_id
         self.deadline = deadline
         self.tokens = tokens
         self.order, self.lengths = None, [*lengths]
@@ -177,11 +177,11 @@ class _ClientQueue:
         self.inputs = 0
 
     def add(self, waiting: _QueuedRequest) -> None:
-        self.ring[waiting.request] = waiting
+        self.ring[waiting.request_id] = waiting
         self.tokens += waiting.tokens
         self.inputs += len(waiting.lengths)
 
-    def forget(self, tokens: int, inputs: int) -> None:
+    def subtract(self, tokens: int, inputs: int) -> None:
         self.tokens -= tokens
         self.inputs -= inputs
 
@@ -225,7 +225,9 @@ class RequestQueue:
         if client is not None and (queue := self._clients.get(client)):
             self._check_share(client, queue, inputs, tokens)
 
-    def admit(self, request: int, lengths: Sequence[int], deadline: float, client: str | None = None) -> None:
+    def admit(
+        self, request_id: int, lengths: Sequence[int], deadline: float, client: str | None = None
+    ) -> None:
         """Queue the inputs of a request, given their token counts (each at least 1). Raises as `check_room`.
 
         client: whose request it is; None where clients are not told apart.
@@ -235,8 +237,8 @@ class RequestQueue:
         queue = self._clients.get(client)
         if queue is None:
             queue = self._clients[client] = _ClientQueue()
-        queue.add(_QueuedRequest(request, lengths, tokens, deadline))
-        self._client_of[request] = client
+        queue.add(_QueuedRequest(request_id, lengths, tokens, deadline))
+        self._client_of[request_id] = client
         self.queued_tokens += tokens
         self.queued_inputs += len(lengths)
 
@@ -250,13 +252,13 @@ class RequestQueue:
                 self.queue_depth.compute_retry_seconds(excess_inputs, excess_tokens),
             )
 
-    def cancel(self, request: int) -> None:
+    def abort(self, request_id: int) -> None:
         """Drop the inputs of a request that still wait; nothing happens when none do."""
-        if request not in self._client_of:
+        if request_id not in self._client_of:
             return
-        client = self._client_of.pop(request)
+        client = self._client_of.pop(request_id)
         queue = self._clients[client]
-        self._forget(queue, queue.ring.pop(request))
+        self._subtract(queue, queue.ring.pop(request_id))
         if not queue.ring:
             del self._clients[client]
 
@@ -269,10 +271,10 @@ class RequestQueue:
         tokens = inputs = 0
         while self._clients and tokens < room and len(passed) < LOOK_AHEAD:
             client, queue = self._clients.popitem(last=False)
-            request, waiting = queue.ring.popitem(last=False)
+            request_id, waiting = queue.ring.popitem(last=False)
             if waiting.deadline <= now:
-                del self._client_of[request]
-                self._forget(queue, waiting)
+                del self._client_of[request_id]
+                self._subtract(queue, waiting)
                 if queue.ring:
                     self._clients[client] = queue
                     self._clients.move_to_end(client, last=False)
@@ -283,21 +285,21 @@ class RequestQueue:
             if not chosen:
                 passed.append((client, queue, waiting))
             else:
-                earlier = taken.get(request)
-                taken[request] = [*earlier, *chosen] if earlier else chosen
+                earlier = taken.get(request_id)
+                taken[request_id] = [*earlier, *chosen] if earlier else chosen
                 tokens += chosen_tokens
                 inputs += len(chosen)
-                queue.forget(chosen_tokens, len(chosen))
+                queue.subtract(chosen_tokens, len(chosen))
                 served.add(client)
                 if waiting.lengths:
-                    queue.ring[request] = waiting
+                    queue.ring[request_id] = waiting
                 else:
-                    del self._client_of[request]
+                    del self._client_of[request_id]
             if queue.ring:
                 self._clients[client] = queue
         for client, queue, waiting in reversed(passed):
-            queue.ring[waiting.request] = waiting
-            queue.ring.move_to_end(waiting.request, last=False)
+            queue.ring[waiting.request_id] = waiting
+            queue.ring.move_to_end(waiting.request_id, last=False)
             self._clients[client] = queue
             if client not in served:
                 self._clients.move_to_end(client, last=False)
@@ -320,10 +322,10 @@ class RequestQueue:
                 continue
             if any(waiting.deadline <= now for waiting in queue.ring.values()):
                 continue
-            for request, waiting in queue.ring.items():
+            for request_id, waiting in queue.ring.items():
                 # In the order in which `take_inputs` may have left them.
-                taken[request] = waiting.take_inputs(waiting.tokens, waiting.tokens, any_length=False)[0]
-                del self._client_of[request]
+                taken[request_id] = waiting.take_inputs(waiting.tokens, waiting.tokens, any_length=False)[0]
+                del self._client_of[request_id]
             tokens += queue.tokens
             inputs += queue.inputs
             chosen.append(client)
@@ -347,7 +349,7 @@ class RequestQueue:
         """Return the plan of what was taken out of the queue, and count its clients as running."""
         if not taken:
             return None
-        parts = tuple(BatchPart(request, indices) for request, indices in taken.items())
+        parts = tuple(BatchPart(request_id, indices) for request_id, indices in taken.items())
         plan = BatchPlan(parts, tokens, inputs, tuple(clients))
         self._running.update(plan.clients)
         return plan
@@ -374,7 +376,7 @@ class RequestQueue:
         known = self.tokens_per_second
         self.tokens_per_second = rate if known is None else known + RATE_WEIGHT * (rate - known)
 
-    def _forget(self, queue: _ClientQueue, waiting: _QueuedRequest) -> None:
-        queue.forget(waiting.tokens, len(waiting.lengths))
+    def _subtract(self, queue: _ClientQueue, waiting: _QueuedRequest) -> None:
+        queue.subtract(waiting.tokens, len(waiting.lengths))
         self.queued_tokens -= waiting.tokens
         self.queued_inputs -= len(waiting.lengths)

@@ -36,7 +36,7 @@ MAX_INPUTS = 16
 MAX_ITERATION_CHARACTERS = MAX_SEQUENTIAL_CHARACTERS
 
 # Called once with the outcome; anything but an EmbedserveError is a bug.
-OutcomeCallback = Callable[[EmbedResult | Exception], None]
+EmbedCallback = Callable[[EmbedResult | Exception], None]
 
 
 class InputRendering(NamedTuple):
@@ -62,7 +62,7 @@ def is_small(query: EmbedQuery) -> bool:
 class PendingRequest:
     """A query that is being answered.
 
-    number: its number in the queue, once it is there. characters: the total length of its inputs.
+    request_id: in the queue, once it is there. characters: the total length of its inputs.
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ class PendingRequest:
         "completed",
         "deadline",
         "is_settled",
-        "number",
         "on_outcome",
         "query",
         "rendering",
+        "request_id",
         "sequences",
         "started",
         "tokenized",
@@ -87,7 +87,7 @@ class PendingRequest:
         self,
         query: EmbedQuery,
         rendering: InputRendering,
-        on_outcome: OutcomeCallback,
+        on_outcome: EmbedCallback,
         *,
         started: float,
         deadline: float,
@@ -100,7 +100,7 @@ class PendingRequest:
         self.on_outcome = on_outcome
         self.started = started
         self.deadline = deadline
-        self.number: int | None = None
+        self.request_id: int | None = None
         self.is_settled = False
 
     def settle(self, outcome: EmbedResult | Exception) -> None:
@@ -125,14 +125,14 @@ class MicroBatcher:
     ) -> EmbedResult:
         """Embed the inputs of a query. started, deadline: times of the clock. Raises any RequestError."""
         return await wait_for_outcome(
-            lambda settle: self._start(query, rendering, settle, started, deadline), self._withdraw
+            lambda settle: self._start(query, rendering, settle, started, deadline), self._abort
         )
 
     def _start(
         self,
         query: EmbedQuery,
         rendering: InputRendering,
-        on_outcome: OutcomeCallback,
+        on_outcome: EmbedCallback,
         started: float,
         deadline: float,
     ) -> PendingRequest:
@@ -143,11 +143,11 @@ class MicroBatcher:
             asyncio.get_running_loop().call_soon(self._submit_pending)
         return request
 
-    def _withdraw(self, request: PendingRequest) -> None:
-        """Withdraw a request for which nobody waits any more."""
+    def _abort(self, request: PendingRequest) -> None:
+        """Abort a request for which nobody waits any more."""
         request.is_settled = True
-        if request.number is not None:
-            self._dispatcher.withdraw(request.number)
+        if request.request_id is not None:
+            self._dispatcher.abort(request.request_id)
 
     # -- to the queue
 
@@ -191,7 +191,7 @@ class MicroBatcher:
         try:
             batch_request = BatchRequest(request.sequences, request.query.outputs, client=request.client)
             on_outcome = partial(self._complete, request)
-            request.number = self._dispatcher.start(batch_request, request.deadline, on_outcome)
+            request.request_id = self._dispatcher.start(batch_request, request.deadline, on_outcome)
         except EmbedserveError as error:
             request.settle(error)
 

@@ -129,8 +129,8 @@ class EmbeddingService:
         if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
             check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
-        wanted = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
-        request = BatchRequest(sequences, wanted, self.batching.max_hidden_bytes, begin_part())
+        outputs = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
+        request = BatchRequest(sequences, outputs, self.batching.max_hidden_bytes, begin_part())
         results, usage = await self._submit(request, characters, started, query.timeout)
         if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
             finished = postprocess_outputs(self.card, results, query, span_tokens)

@@ -260,9 +260,9 @@ class _ServerProcess:
         return dispatcher
 
     def _create_engine_monitor(
-        self, dispatcher: Dispatcher, loaded: ServableModel, wanted: Output
+        self, dispatcher: Dispatcher, loaded: ServableModel, outputs: Output
     ) -> EngineMonitor:
-        probe = BatchRequest(loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True)), wanted)
+        probe = BatchRequest(loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True)), outputs)
         return EngineMonitor(dispatcher, probe, time.perf_counter, self._engine_is_broken)
 
     def _engine_is_broken(self, cause: str) -> None:

@@ -122,7 +122,7 @@ def _make_sample_texts(runner: Runner, tokenizer: TextTokenizer) -> SampleTexts:
 
 
 def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
-    return partial(runner.run, wanted=runner.card.main_output)
+    return partial(runner.run, outputs=runner.card.main_output)
 
 
 @dataclass(frozen=True, slots=True)

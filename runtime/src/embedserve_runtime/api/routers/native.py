@@ -64,12 +64,12 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     if service.other_tasks:
         service = select_service(service, body, read_request_options(context, body.model).word)
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
-    wanted = _requested_outputs(body, service)
+    outputs = _requested_outputs(body, service)
     output_format = resolve_format(body, service)
-    _check_outputs(body, wanted, output_format.precision, as_bytes=as_bytes)
-    query = _build_query(request, body, service, wanted)
+    _check_outputs(body, outputs, output_format.precision, as_bytes=as_bytes)
+    query = _build_query(request, body, service, outputs)
     if (overflow := read_chunked_overflow(body.overflow, body.truncate)) is not None:
-        _check_chunked(body, wanted, as_bytes=as_bytes)
+        _check_chunked(body, outputs, as_bytes=as_bytes)
         return await _answer_chunks(request, service, query, overflow, output_format)
     # Refuses too much text before the engine works for it.
     lists_tokens = body.outputs is not None and "tokens" in body.outputs
@@ -80,7 +80,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     members = [
         *_write_head(request, service, output_format),
         b'"token_counts":' + orjson.dumps(list(embedded.usage.lengths)),
-        *await write_results(output_format, wanted, service, embedded),
+        *await write_results(output_format, outputs, service, embedded),
     ]
     if tokens is not None:
         prompt = service.resolve_prompt(query)
@@ -89,7 +89,9 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
 
 
-def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, wanted: Output) -> EmbedQuery:
+def _build_query(
+    request: Request, body: EncodeBody, service: EmbeddingService, outputs: Output
+) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
     prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
@@ -103,7 +105,7 @@ def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, 
         dimensions=body.dimensions,
         vector_space=options.vector_space,
         timeout=options.timeout,
-        outputs=wanted,
+        outputs=outputs,
         top_k=body.top_k,
         threshold=body.threshold or 0.0,
         role=prompt.role,
@@ -115,25 +117,25 @@ def _build_query(request: Request, body: EncodeBody, service: EmbeddingService, 
 def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
     """Return the outputs to compute. A request for tokens only computes the model's main output. Spans are a result
     too."""
-    wanted = Output(0)
+    outputs = Output(0)
     for name in body.outputs or ():
-        wanted |= OUTPUTS.get(name, Output(0))
-    return wanted if body.spans is not None else wanted or service.card.main_output
+        outputs |= OUTPUTS.get(name, Output(0))
+    return outputs if body.spans is not None else outputs or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, wanted: Output, precision: OutputDtype, *, as_bytes: bool) -> None:
-    if wanted is Output.LOGITS:
+def _check_outputs(body: EncodeBody, outputs: Output, precision: OutputDtype, *, as_bytes: bool) -> None:
+    if outputs is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
-        wanted is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
+        outputs is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if wanted & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
+    if outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
-def _check_chunked(body: EncodeBody, wanted: Output, *, as_bytes: bool) -> None:
-    if wanted is not Output.DENSE or as_bytes or body.spans is not None or "tokens" in (body.outputs or ()):
+def _check_chunked(body: EncodeBody, outputs: Output, *, as_bytes: bool) -> None:
+    if outputs is not Output.DENSE or as_bytes or body.spans is not None or "tokens" in (body.outputs or ()):
         raise InvalidInput(
             f"`overflow`: {body.overflow} gives dense vectors only, as JSON; leave other outputs out"
         )
@@ -155,11 +157,11 @@ async def _answer_chunks(
     dense = NO_ROWS if chunked.means is None else chunked.means
     chunks = chunked.vectors if chunked.means is None else ()
     embedded = EmbedResult(dense, (), (), (), chunks, chunked.usage)
-    wanted = Output(0) if chunked.means is None else Output.DENSE
+    outputs = Output(0) if chunked.means is None else Output.DENSE
     members = [
         *_write_head(request, service, output_format),
         b'"token_counts":' + orjson.dumps([sum(tokens) for tokens in chunked.tokens]),
-        *await write_results(output_format, wanted, service, embedded),
+        *await write_results(output_format, outputs, service, embedded),
         b'"chunk_spans":' + orjson.dumps(chunked.spans),
     ]
     return result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)

@@ -200,9 +200,9 @@ class BundledOnnxRunner:
     def memory(self) -> MemoryStatus:
         return self._engine.memory
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
         made = self._engine.run(
-            batch, rows=bool(wanted & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in wanted
+            batch, rows=bool(outputs & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in outputs
         )
         rows, hidden = made.rows, made.hidden
         return Results(

@@ -183,27 +183,27 @@ class TorchEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, _copy_to_host, required=ForwardOutput.HIDDEN))
+        return np.concatenate(self.run(batch, _copy_to_host, forward_output=ForwardOutput.HIDDEN))
 
     def run(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, required: ForwardOutput
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, forward_output: ForwardOutput
     ) -> list[T]:
         """Run a batch and return what `take` makes of its results on the device: one value, or several where the
         batch had to be split to fit into memory. `take` gets the results and the sequences that they belong to.
 
-        `take` should queue copies on torch's current stream and not wait for them. required: what it reads. Raises
-        EngineFailure.
+        `take` should queue copies on torch's current stream and not wait for them. forward_output: what it reads.
+        Raises EngineFailure.
         """
         self._check(batch)
         self.padding = 0
         try:
             with torch.inference_mode(), use_device(self.device):
-                return self._run_parts(batch, take, required)
+                return self._run_parts(batch, take, forward_output)
         except RuntimeError as error:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
     def _run_parts(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], required: ForwardOutput
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], forward_output: ForwardOutput
     ) -> list[T]:
         """Run a batch in the parts that the budget allows, and a part that does not fit into memory in halves. A single
         sequence is tried twice."""
@@ -214,7 +214,7 @@ class TorchEngine:
             part, *others = self.budget.split(waiting.pop())
             waiting.extend(reversed(others))
             try:
-                results.append(self._run_and_take(part, take, required))
+                results.append(self._run_and_take(part, take, forward_output))
                 continue
             except torch.OutOfMemoryError as error:
                 self.budget.lower(part)
@@ -224,24 +224,24 @@ class TorchEngine:
             # Not in the handler, for the same reason.
             torch.cuda.empty_cache()
             if len(part.lengths) == 1:
-                results.append(self._run_and_take(part, take, required))
+                results.append(self._run_and_take(part, take, forward_output))
             else:
                 waiting.extend(reversed(split_in_halves(part)))
         return results
 
     def _run_and_take(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], required: ForwardOutput
+        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], forward_output: ForwardOutput
     ) -> T:
-        done = self._submit(batch, required)
+        done = self._submit(batch, forward_output)
         with done.on_stream():
             return take(done, batch)
 
-    def _submit(self, batch: PackedBatch, required: ForwardOutput) -> Forward:
+    def _submit(self, batch: PackedBatch, forward_output: ForwardOutput) -> Forward:
         """Queue the forward pass."""
         flash = self._flash_from is not None and int(batch.lengths.min()) >= self._flash_from
         # A graph would have to be captured for the longest of its texts.
         if self._graphs is not None and not flash:
-            done = self._graphs(batch, required)
+            done = self._graphs(batch, forward_output)
             if done is not None:
                 return done
         on_device = copy_to_device(batch, self.device)

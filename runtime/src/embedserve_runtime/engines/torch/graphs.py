@@ -244,14 +244,14 @@ class GraphLane:
             result = work()
         return graph, result
 
-    def submit(self, batch: PackedBatch, capacity: Capacity, required: ForwardOutput) -> Forward | None:
+    def submit(self, batch: PackedBatch, capacity: Capacity, forward_output: ForwardOutput) -> Forward | None:
         """Submit a batch; None where more is required than a replay of the graph gives."""
         captured = self._captured[capacity]
-        if required > captured.available:
+        if forward_output > captured.available:
             return None
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         results = None
-        if captured.direct is not None and required is not ForwardOutput.HIDDEN:
+        if captured.direct is not None and forward_output is not ForwardOutput.HIDDEN:
             results = captured.direct.submit(batch)
         if results is not None:
             return Forward(
@@ -259,13 +259,15 @@ class GraphLane:
                 None,
                 captured.batch,
                 DirectRows(results, 0, sequences),
-                pending_token_rows=None if required is ForwardOutput.ROWS else DirectRows(results, 1, tokens),
+                pending_token_rows=None
+                if forward_output is ForwardOutput.ROWS
+                else DirectRows(results, 1, tokens),
             )
         with use_stream(self._stream):
             copy_in(batch, capacity, self._storage)
             captured.graph.replay()
         rows = None if captured.rows is None else captured.rows[:sequences]
-        if required is ForwardOutput.ROWS:
+        if forward_output is ForwardOutput.ROWS:
             return Forward(None, rows, captured.batch, stream=self._stream)
         hidden = None if captured.hidden is None else captured.hidden[:tokens]
         token_rows = None if captured.token_rows is None else captured.token_rows[:tokens]
@@ -307,7 +309,7 @@ class Graphs:
         torch.cuda.empty_cache()
         self._submitted = 0
 
-    def __call__(self, batch: PackedBatch, required: ForwardOutput) -> Forward | None:
+    def __call__(self, batch: PackedBatch, forward_output: ForwardOutput) -> Forward | None:
         """Submit `batch`, or None where no graph can run it."""
         number = find_bucket(batch, self.capacities)
         if number is None:
@@ -316,7 +318,7 @@ class Graphs:
         lanes = [lane for lane in self._lanes if capacity in lane]
         # The large batch before this one is in the other.
         self._submitted += len(lanes) > 1
-        return lanes[self._submitted % len(lanes)].submit(batch, capacity, required)
+        return lanes[self._submitted % len(lanes)].submit(batch, capacity, forward_output)
 
 
 def _fill(
