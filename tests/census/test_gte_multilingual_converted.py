@@ -127,8 +127,8 @@ class LargerWeights:
     def engine(self) -> EngineDescription:
         return self.exact.engine
 
-    def run(self, batch: PackedBatch, wanted: Output) -> Results:
-        made = self.exact.run(batch, wanted)
+    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+        made = self.exact.run(batch, outputs)
         assert made.sparse is not None
         factors = [np.where(one.indices % 2, np.float32(self.factor), np.float32(1)) for one in made.sparse]
         larger = [
