@@ -249,7 +249,7 @@ class EngineDescription:
     artifact: digest of the converted file that runs, 12 hex digits; None where the model's own weights run.
     threads: compute threads of an engine that shares the cores with HTTP and tokenizing; None for any other.
     concurrency: how many batches are best run at the same time, each on a thread of its own.
-    takes_more: whether it takes any number of batches beyond that, for one that should not wait until another ends.
+    can_overcommit: whether it takes any number of batches beyond that, for one that should not wait until another ends.
     max_sequences: the most sequences that may share a forward pass, where values depend on the others; None for any.
     """
 
@@ -260,7 +260,7 @@ class EngineDescription:
     parity: MeasuredParity | None = None
     threads: int | None = None
     concurrency: int = 1
-    takes_more: bool = False
+    can_overcommit: bool = False
     max_sequences: int | None = None
     artifact: str | None = None
 

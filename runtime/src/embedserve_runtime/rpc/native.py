@@ -109,7 +109,7 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         query_prompt_name=optional_field(request, "query_prompt_name"),
         document_prompt_name=optional_field(request, "document_prompt_name"),
         truncate=optional_field(request, "truncate"),
-        side=_truncation_side(request.truncation_side),
+        side=_read_truncation_side(request.truncation_side),
         vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
@@ -134,7 +134,7 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
     return EmbedQuery(
         inputs=inputs,
         truncate=optional_field(request, "truncate"),
-        side=_truncation_side(request.truncation_side),
+        side=_read_truncation_side(request.truncation_side),
         prompt_name=prompt.name,
         prompt=prompt.text,
         normalize=optional_field(request, "normalize"),
@@ -221,7 +221,7 @@ def _look_up(table: Mapping[Any, Any], value: int, field: str) -> Any:
     return table[value]
 
 
-def _truncation_side(side: pb.Side) -> Side:
+def _read_truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 

@@ -22,7 +22,12 @@ from embedserve_runtime.api.native_response import (
     resolve_format,
     write_results,
 )
-from embedserve_runtime.api.responses import BytesResponse, record_usage, result_headers, result_response
+from embedserve_runtime.api.responses import (
+    BytesResponse,
+    build_result_headers,
+    build_result_response,
+    record_usage,
+)
 from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
@@ -86,7 +91,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
         prompt = service.resolve_prompt(query)
         listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
         members.append(b'"tokens":' + listed)
-    return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
 
 
 def _build_query(
@@ -156,7 +161,7 @@ async def _answer_chunks(
         chunked = average_chunks(service.card, query, chunked)
     dense = NO_ROWS if chunked.means is None else chunked.means
     chunks = chunked.vectors if chunked.means is None else ()
-    embedded = EmbedResult(dense, (), (), (), chunks, chunked.usage)
+    embedded = EmbedResult(dense, chunked.usage, chunks=chunks)
     outputs = Output(0) if chunked.means is None else Output.DENSE
     members = [
         *_write_head(request, service, output_format),
@@ -164,7 +169,7 @@ async def _answer_chunks(
         *await write_results(output_format, outputs, service, embedded),
         b'"chunk_spans":' + orjson.dumps(chunked.spans),
     ]
-    return result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
 
 
 def _write_head(request: Request, service: EmbeddingService, output_format: OutputFormat) -> list[bytes]:
@@ -183,7 +188,7 @@ async def _bytes_response(
     rows = await asyncio.to_thread(output_format.quantize, embedded.dense)
     shape = ((DTYPE, output_format.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
     record_usage(get_context(request).facts, embedded.usage)
-    headers = (*result_headers(service, embedded.usage), *shape)
+    headers = (*build_result_headers(service, embedded.usage), *shape)
     return BytesResponse(rows.tobytes(), headers=headers, content_type=BYTES)
 
 
