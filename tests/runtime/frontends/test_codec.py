@@ -60,10 +60,10 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
     "several of other lengths": [ids(1), ids(2, 3, 4, 5), ids(6, 7)],
     "pairs with token types": [TokenSequence(ids(1, 2), ids(0, 1)), TokenSequence(ids(3), ids(1))],
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
-    "a query beside a document": [TokenSequence(ids(1, 2), query=True), ids(3)],
+    "a query beside a document": [TokenSequence(ids(1, 2), is_query_role=True), ids(3)],
     "a query with tokens that attention does not see": [
-        TokenSequence(ids(1, 2, 9), query=True, attended_length=2),
-        TokenSequence(ids(4), query=True),
+        TokenSequence(ids(1, 2, 9), is_query_role=True, attended_length=2),
+        TokenSequence(ids(4), is_query_role=True),
     ],
     "texts of two tasks": [TokenSequence(ids(1, 2), task=2), ids(3)],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],

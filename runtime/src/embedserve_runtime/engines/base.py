@@ -26,7 +26,7 @@ class TokenSequence:
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     pool_start: index of the first token that is pooled; those before it are a prompt that pooling excludes.
-    query: whether it is encoded as a query, where a model tells queries from documents.
+    is_query_role: whether it is encoded as a query, where a model tells queries from documents.
     attended_length: how many leading tokens attention sees; the others see those and are not seen. None for all.
     task: the number of the task that it is encoded for, of those that are served (`ModelCard.other_tasks`).
     """
@@ -34,7 +34,7 @@ class TokenSequence:
     ids: Int32Array
     types: Int32Array | None = None
     pool_start: int = 0
-    query: bool = False
+    is_query_role: bool = False
     attended_length: int | None = None
     task: int = 0
 
@@ -208,7 +208,7 @@ def _collect_pool_starts(sequences: Sequence[Tokens]) -> Int32Array | None:
 
 
 def _collect_query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
-    marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
+    marks = [isinstance(one, TokenSequence) and one.is_query_role for one in sequences]
     return np.array(marks) if any(marks) else None
 
 

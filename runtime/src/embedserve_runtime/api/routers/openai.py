@@ -84,7 +84,7 @@ async def _embed(
             chunked = average_chunks(service.card, query, chunked)
         return await write_openai_chunks(chunked, wanted.row_writer), chunked.usage
     embedded = await (embed_late_chunks(service, query) if wanted.late_chunking else service.embed(query))
-    writer = get_openai_writer(wanted.precision, as_base64=wanted.as_base64)
+    writer = get_openai_writer(wanted.output_dtype, as_base64=wanted.as_base64)
     return await write_rows(embedded.dense, writer), embedded.usage
 
 
