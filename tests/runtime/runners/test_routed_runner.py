@@ -42,7 +42,7 @@ def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
 
 def expected(sequences: list[TokenSequence]) -> FloatArray:
     ways = {False: build_mean_run(), True: negated(build_mean_run())}
-    return np.concatenate([ways[one.query](PackedBatch.pack([one])) for one in sequences])
+    return np.concatenate([ways[one.is_query_role](PackedBatch.pack([one])) for one in sequences])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
         requests = [built.submit(BatchRequest([one], Output.DENSE), deadline()) for one in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     for one, outcome in zip(texts, outcomes, strict=True):
-        if one.query == way and one.ids[0] == 7:
+        if one.is_query_role == way and one.ids[0] == 7:
             assert isinstance(outcome, EngineFailure)
         else:
             assert isinstance(outcome, CompletedRequest)

@@ -97,7 +97,7 @@ class TextEncoder:
         pool_start = self._count_skipped_tokens(prompt)
         if not pool_start and not self.queries and not self.task:
             return split
-        marks = {"pool_start": pool_start, "query": self.queries, "task": self.task}
+        marks = {"pool_start": pool_start, "is_query_role": self.queries, "task": self.task}
         return [[replace(chunk, **marks) for chunk in chunks] for chunks in split]
 
     def _count_skipped_tokens(self, prompt: str) -> int:
