@@ -49,7 +49,7 @@ class RequestDispatcher(Protocol):
     def limits(self) -> Limits: ...
 
     def check_room(self, inputs: int, client: Client | None = None) -> None:
-        """Refuse a request that cannot be admitted, as early as possible and before it is tokenised.
+        """Refuse a request that cannot be admitted, as early as possible and before it is tokenized.
 
         Raises BatchTooLarge, NotReady, Overloaded, RateLimited.
         """
