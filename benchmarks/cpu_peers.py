@@ -19,7 +19,7 @@ import uvloop
 from benchmarks.cpu_cases import Case
 from benchmarks.load import load
 from e2e.cluster.layout import cache_folder
-from embedserve_runtime.telemetry.metrics import cpu_seconds
+from embedserve_runtime.telemetry.metrics import read_cpu_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 INFINITY_LOCK = REPOSITORY / "requirements" / "infinity.txt"
@@ -152,7 +152,7 @@ class Running:
         """Of all its threads and of the processes that it has started, until now."""
         own = Path(f"/proc/{self.process.pid}")
         started = [pid for one in own.glob("task/*/children") for pid in one.read_text().split()]
-        return sum(map(cpu_seconds, (self.process.pid, *map(int, started))))
+        return sum(map(read_cpu_seconds, (self.process.pid, *map(int, started))))
 
     def running_seconds(self) -> float:
         """CPU seconds of its own threads, to the microsecond, without those that have ended."""

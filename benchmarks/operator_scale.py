@@ -34,7 +34,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
 from embedserve_operator.kube.references import ChildRef
-from embedserve_runtime.telemetry.metrics import cpu_seconds
+from embedserve_runtime.telemetry.metrics import read_cpu_seconds
 
 NAMESPACE = "operator-scale"
 OPERATOR = ("deployment", "embedserve-operator", "--namespace", "embedserve-system")
@@ -153,7 +153,7 @@ def memory_mib(process: subprocess.Popen[bytes], what: str = "VmRSS") -> float:
 
 
 def cpu_s(process: subprocess.Popen[bytes]) -> float:
-    return round(cpu_seconds(process.pid), 1)
+    return round(read_cpu_seconds(process.pid), 1)
 
 
 async def reactions(services: int, process: subprocess.Popen[bytes], samples: int = SAMPLES) -> list[float]:

@@ -69,7 +69,7 @@ def batch_of(is_query: Callable[[int], bool], count: int = 9, *, prompts: bool =
     for number in range(count):
         ids = source.integers(0, VOCABULARY, source.integers(1, MAX_TOKENS + 1)).astype(np.int32)
         query = is_query(number)
-        texts.append(TokenSequence(ids, pool_start=3 if query and prompts else 0, query=query))
+        texts.append(TokenSequence(ids, pool_start=3 if query and prompts else 0, is_query_role=query))
     return PackedBatch.pack(texts)
 
 

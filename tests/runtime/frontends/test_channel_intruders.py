@@ -47,7 +47,7 @@ def raw_socket(address: str, identity: bytes) -> Iterator[zmq.Socket[bytes]]:
         yield raw
 
 
-SUBMIT = Submit.of(1, batch_request(ids(7)), LATER)
+SUBMIT = Submit.build(1, batch_request(ids(7)), LATER)
 MALFORMED: dict[str, Sequence[Buffer]] = {
     "no msgpack": [b"GET / HTTP/1.1\r\n\r\n"],
     "nothing": [b""],

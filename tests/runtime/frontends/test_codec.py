@@ -60,10 +60,10 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
     "several of other lengths": [ids(1), ids(2, 3, 4, 5), ids(6, 7)],
     "pairs with token types": [TokenSequence(ids(1, 2), ids(0, 1)), TokenSequence(ids(3), ids(1))],
     "a typed one among plain ones": [ids(9), TokenSequence(ids(1, 2), ids(0, 1))],
-    "a query beside a document": [TokenSequence(ids(1, 2), query=True), ids(3)],
+    "a query beside a document": [TokenSequence(ids(1, 2), is_query_role=True), ids(3)],
     "a query with tokens that attention does not see": [
-        TokenSequence(ids(1, 2, 9), query=True, attended_length=2),
-        TokenSequence(ids(4), query=True),
+        TokenSequence(ids(1, 2, 9), is_query_role=True, attended_length=2),
+        TokenSequence(ids(4), is_query_role=True),
     ],
     "texts of two tasks": [TokenSequence(ids(1, 2), task=2), ids(3)],
     "prompts that pooling leaves out": [TokenSequence(ids(1, 2, 3), None, 2), TokenSequence(ids(4), None, 0)],
@@ -76,9 +76,9 @@ def test_an_order_makes_the_same_batch_on_the_other_side(
     sequences: Sequence[Tokens], max_bytes: int | None
 ) -> None:
     batch_request = BatchRequest(sequences, Output.DENSE | Output.HIDDEN, max_bytes)
-    message = at_the_engine(Submit.of(7, batch_request, 123.25))
+    message = at_the_engine(Submit.build(7, batch_request, 123.25))
     assert isinstance(message, Submit)
-    got = message.batch_request()
+    got = message.build_batch_request()
     assert (message.request_id, message.deadline) == (7, 123.25)
     assert (got.outputs, got.max_bytes) == (batch_request.outputs, max_bytes)
     batch, want_batch = PackedBatch.pack(got.sequences), PackedBatch.pack(sequences)
@@ -185,9 +185,9 @@ def test_every_error_of_a_request_keeps_its_class(kind: type[EmbedserveError]) -
 
 
 def error_at_a_front_end(error: EmbedserveError) -> EmbedserveError:
-    message = at_a_front_end(RequestFailed.of(1, error))
+    message = at_a_front_end(RequestFailed.build(1, error))
     assert isinstance(message, RequestFailed)
-    return message.error()
+    return message.build_error()
 
 
 def test_an_error_that_quotes_half_a_surrogate_pair_arrives_without_it() -> None:
@@ -210,7 +210,7 @@ def submit_with(token_ids: object) -> bytes:
 def test_a_request_written_by_hand_is_read() -> None:
     message = engine_decoder().decode(received([submit_with(["<i4", [2], bytes(8)])]))
     assert isinstance(message, Submit)
-    assert [*PackedBatch.pack(message.batch_request().sequences).token_ids] == [0, 0]
+    assert [*PackedBatch.pack(message.build_batch_request().sequences).token_ids] == [0, 0]
 
 
 MALFORMED: dict[str, Sequence[Buffer]] = {
@@ -238,7 +238,7 @@ def test_what_is_no_message_of_a_front_end_is_refused(parts: Sequence[Buffer]) -
         engine_decoder().decode(received(parts))
 
 
-SUBMIT = Submit.of(1, BatchRequest([ids(1, 2), ids(3)], Output.DENSE), 9.0)
+SUBMIT = Submit.build(1, BatchRequest([ids(1, 2), ids(3)], Output.DENSE), 9.0)
 CONTRADICTIONS: dict[str, Submit] = {
     "fewer ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2)),
     "more ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2, 3, 4)),
@@ -246,7 +246,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "no sequence": replace(SUBMIT, lengths=[], token_ids=ids()),
     "types of fewer tokens": replace(SUBMIT, token_types=ids(1)),
     "prompts of more sequences": replace(SUBMIT, pool_starts=ids(1, 1, 1)),
-    "queries of fewer sequences": replace(SUBMIT, queries=np.array([True])),
+    "queries of fewer sequences": replace(SUBMIT, is_query_mask=np.array([True])),
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "tasks of fewer sequences": replace(SUBMIT, tasks=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
@@ -257,7 +257,7 @@ CONTRADICTIONS: dict[str, Submit] = {
 @pytest.mark.parametrize("message", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_request_that_contradicts_itself_is_refused(message: Submit) -> None:
     with pytest.raises(ValueError, match=r"a request with|token ids of|marks of"):
-        message.batch_request()
+        message.build_batch_request()
 
 
 @pytest.mark.parametrize("length", [0, -1])

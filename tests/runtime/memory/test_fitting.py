@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from embedserve_runtime.config import load_config
 from embedserve_runtime.errors import MemoryTooSmall
-from embedserve_runtime.memory.activations import ActivationSizes
+from embedserve_runtime.memory.activation_memory import ActivationSizes
 from embedserve_runtime.memory.fitting import (
     MIN_MAX_LENGTH,
     MIN_QUEUE_INPUTS,

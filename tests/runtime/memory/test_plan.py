@@ -10,7 +10,7 @@ import pytest
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.engines.onnx.attention_blocks import BLOCK_TOKENS
 from embedserve_runtime.engines.onnx.engine import describe_engine
-from embedserve_runtime.memory.activations import QUERIES_OF_BLOCK, estimate_activations
+from embedserve_runtime.memory.activation_memory import QUERIES_OF_BLOCK, estimate_activations
 from embedserve_runtime.memory.load import CONCURRENCY, describe_load
 from embedserve_runtime.memory.plan import ServingLoad, plan_memory
 from embedserve_runtime.memory.sizes import MIB, describe_sizes, estimate_tokenizer

@@ -69,7 +69,7 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
         batch: list[Tokens] = []
         for text, ids in zip(TEXTS, TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT), strict=True):
             alone = plain.encode(text, add_special_tokens=False).ids
-            batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), query=True)]
+            batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), is_query_role=True)]
         found = runner.run(PackedBatch.pack(batch), Output.SPARSE).sparse
         assert found is not None
         got = rows(list(found), CUT_VOCABULARY)

@@ -32,7 +32,7 @@ def negated(run: Run) -> Run:
 
 
 def text(number: int, *, query: bool) -> TokenSequence:
-    return TokenSequence(np.arange(number, 2 * number + 1, dtype=np.int32), query=query)
+    return TokenSequence(np.arange(number, 2 * number + 1, dtype=np.int32), is_query_role=query)
 
 
 def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
@@ -42,7 +42,7 @@ def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
 
 def expected(sequences: list[TokenSequence]) -> FloatArray:
     ways = {False: build_mean_run(), True: negated(build_mean_run())}
-    return np.concatenate([ways[one.query](PackedBatch.pack([one])) for one in sequences])
+    return np.concatenate([ways[one.is_query_role](PackedBatch.pack([one])) for one in sequences])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_each_sequence_gets_what_its_way_gives_alone(
 async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_has_ended() -> None:
     gates = GatedRun(), GatedRun(negated(build_mean_run()))
     engines = OverlappingRunner(gates[0]), OverlappingRunner(gates[1])
-    texts = [TokenSequence(ids(n), query=n % 2 == 1) for n in range(6)]
+    texts = [TokenSequence(ids(n), is_query_role=n % 2 == 1) for n in range(6)]
     # One of each way in a batch.
     async with dispatcher(routed(*engines), limits=Limits(2, 1_000, 100)) as built:
         request = asyncio.create_task(built.submit(BatchRequest(texts, Output.DENSE), deadline()))
@@ -91,12 +91,12 @@ async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_h
 async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
     ways = [OverlappingRunner(build_mean_run()), OverlappingRunner(negated(build_mean_run()))]
     ways[way] = replace(ways[way], refused=7)
-    texts = [TokenSequence(ids(n, 2), query=query) for n in (1, 7, 3) for query in (False, True)]
+    texts = [TokenSequence(ids(n, 2), is_query_role=query) for n in (1, 7, 3) for query in (False, True)]
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
         requests = [built.submit(BatchRequest([one], Output.DENSE), deadline()) for one in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     for one, outcome in zip(texts, outcomes, strict=True):
-        if one.query == way and one.ids[0] == 7:
+        if one.is_query_role == way and one.ids[0] == 7:
             assert isinstance(outcome, EngineFailure)
         else:
             assert isinstance(outcome, CompletedRequest)

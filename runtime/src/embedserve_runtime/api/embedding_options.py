@@ -16,7 +16,7 @@ from embedserve_runtime.tokenizing import Side
 
 ChunkedOverflow = Literal["chunk", "chunk-mean"]
 
-PRECISIONS: Mapping[EmbeddingType, OutputDtype] = {
+OUTPUT_DTYPES: Mapping[EmbeddingType, OutputDtype] = {
     "float": OutputDtype.FLOAT32,
     "base64": OutputDtype.FLOAT32,
     "int8": OutputDtype.INT8,
@@ -41,7 +41,7 @@ class EmbeddingOptions(NamedTuple):
 
     dimensions: int | None
     as_base64: bool
-    precision: OutputDtype = OutputDtype.FLOAT32
+    output_dtype: OutputDtype = OutputDtype.FLOAT32
     truncate: bool | None = None
     side: Side | None = None
     max_tokens: int | None = None
@@ -52,7 +52,7 @@ class EmbeddingOptions(NamedTuple):
     @property
     def row_writer(self) -> RowWriter:
         """The writer of rows as plain arrays."""
-        return (get_base64_writer if self.as_base64 else get_number_writer)(self.precision)
+        return (get_base64_writer if self.as_base64 else get_number_writer)(self.output_dtype)
 
 
 def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOptions:
@@ -78,7 +78,7 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
     return EmbeddingOptions(
         dimensions=merge_aliases(dimensions=body.dimensions, output_dimension=body.output_dimension),
         as_base64="base64" in (kind, body.encoding_format),
-        precision=PRECISIONS[kind or "float"],
+        output_dtype=OUTPUT_DTYPES[kind or "float"],
         truncate=truncate,
         side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
         max_tokens=None if max_tokens == -1 else max_tokens,

@@ -58,10 +58,10 @@ def write_openai_numbers(vectors: NDArray[Any], first: int) -> bytes:
 
 
 @cache
-def get_openai_writer(precision: OutputDtype, *, as_base64: bool) -> RowWriter:
-    """Return a writer of rows as OpenAI's items, in that precision."""
+def get_openai_writer(output_dtype: OutputDtype, *, as_base64: bool) -> RowWriter:
+    """Return a writer of rows as OpenAI's items, in that dtype."""
     write = write_openai_base64 if as_base64 else write_openai_numbers
-    return lambda vectors, first: write(quantize(vectors, precision), first)
+    return lambda vectors, first: write(quantize(vectors, output_dtype), first)
 
 
 def write_openai_base64(vectors: NDArray[Any], first: int) -> bytes:
@@ -112,21 +112,21 @@ async def write_sparse_vectors(
 
 def write_sparse_vector(
     vector: SparseVector,
-    precision: OutputDtype,
+    output_dtype: OutputDtype,
     tokens: Callable[[Int32Array], list[str]] | None,
     *,
     as_base64: bool = False,
 ) -> bytes:
     """Write `{"indices":…,"values":…}`; with `tokens`, the texts of the entries too."""
-    values = convert_weights(vector, precision)
+    values = convert_weights(vector, output_dtype)
     write = _write_base64 if as_base64 else _write_numbers
     listed = b',"tokens":' + orjson.dumps(tokens(vector.indices)) if tokens else b""
     return b'{"indices":%b,"values":%b%b}' % (write(vector.indices), write(values), listed)
 
 
-def convert_weights(vector: SparseVector, precision: OutputDtype) -> NDArray[Any]:
-    """Return the weights as float16 if that is the precision, else as float32."""
-    return vector.values.astype(np.float16) if precision is OutputDtype.FLOAT16 else vector.values
+def convert_weights(vector: SparseVector, output_dtype: OutputDtype) -> NDArray[Any]:
+    """Return the weights as float16 if that is the dtype, else as float32."""
+    return vector.values.astype(np.float16) if output_dtype is OutputDtype.FLOAT16 else vector.values
 
 
 def _write_base64(values: NDArray[Any]) -> bytes:
@@ -138,9 +138,9 @@ def _write_numbers(values: NDArray[Any]) -> bytes:
 
 
 @cache
-def get_number_writer(precision: OutputDtype) -> RowWriter:
-    """Return a writer of rows as arrays of numbers in that precision."""
-    return make_number_writer(lambda rows: quantize(rows, precision))
+def get_number_writer(output_dtype: OutputDtype) -> RowWriter:
+    """Return a writer of rows as arrays of numbers in that dtype."""
+    return make_number_writer(lambda rows: quantize(rows, output_dtype))
 
 
 def make_number_writer(quantizer: Quantizer) -> RowWriter:
@@ -151,9 +151,9 @@ def make_number_writer(quantizer: Quantizer) -> RowWriter:
 
 
 @cache
-def get_base64_writer(precision: OutputDtype) -> RowWriter:
+def get_base64_writer(output_dtype: OutputDtype) -> RowWriter:
     """Return a writer of rows as base64 of their little-endian bytes."""
-    return make_base64_writer(lambda rows: quantize(rows, precision))
+    return make_base64_writer(lambda rows: quantize(rows, output_dtype))
 
 
 def make_base64_writer(quantizer: Quantizer) -> RowWriter:
@@ -173,11 +173,11 @@ async def write_matrices(matrices: Sequence[FloatArray], writer: RowWriter | Non
     return await _write_all(matrices, in_slices)
 
 
-async def write_base64_matrices(matrices: Sequence[FloatArray], precision: OutputDtype) -> bytes:
+async def write_base64_matrices(matrices: Sequence[FloatArray], output_dtype: OutputDtype) -> bytes:
     """Write base64 of each whole matrix, separated by commas."""
 
     def whole(matrix: FloatArray) -> bytes:
-        return b'"' + pybase64.b64encode(quantize(matrix, precision).data) + b'"'
+        return b'"' + pybase64.b64encode(quantize(matrix, output_dtype).data) + b'"'
 
     return await _write_all(matrices, whole)
 

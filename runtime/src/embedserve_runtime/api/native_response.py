@@ -33,9 +33,9 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
 from embedserve_runtime.service import EmbeddingService, EmbedResult
 
-FLOAT_PRECISIONS = (OutputDtype.FLOAT32, OutputDtype.FLOAT16)
+FLOAT_DTYPES = (OutputDtype.FLOAT32, OutputDtype.FLOAT16)
 # In these precisions the length of a vector is lost, unless its scale is sent along or ranges are known.
-SCALED_PRECISIONS = (OutputDtype.INT8, OutputDtype.UINT8)
+SCALED_DTYPES = (OutputDtype.INT8, OutputDtype.UINT8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,20 @@ class OutputFormat:
     of weights by text.
     """
 
-    precision: OutputDtype
+    output_dtype: OutputDtype
     encoding: Encoding
     ranges: Ranges | None
     texts: bool
     by_text: bool
 
     def quantize(self, rows: FloatArray) -> NDArray[Any]:
-        return quantize(rows, self.precision, self.ranges)
+        return quantize(rows, self.output_dtype, self.ranges)
 
     @property
     def row_writer(self) -> RowWriter:
         """The writer of dense vectors."""
         if self.encoding == "pgvector":
-            return make_pgvector_writer(self.precision)
+            return make_pgvector_writer(self.output_dtype)
         return (make_base64_writer if self.encoding == "base64" else make_number_writer)(self.quantize)
 
     def sparse_writer(
@@ -67,26 +67,26 @@ class OutputFormat:
     ) -> Callable[[SparseVector], bytes]:
         """Return the writer of sparse vectors with `width` dimensions."""
         if self.encoding == "pgvector":
-            return lambda vector: write_pgvector_sparse(vector, self.precision, width)
+            return lambda vector: write_pgvector_sparse(vector, self.output_dtype, width)
         as_base64, token_texts = self.encoding == "base64", texts if self.texts else None
-        return lambda vector: write_sparse_vector(vector, self.precision, token_texts, as_base64=as_base64)
+        return lambda vector: write_sparse_vector(vector, self.output_dtype, token_texts, as_base64=as_base64)
 
     def weights_writer(self, texts: Callable[[Int32Array], list[str]]) -> Callable[[SparseVector], bytes]:
-        return lambda vector: write_weights_by_text(vector, self.precision, texts)
+        return lambda vector: write_weights_by_text(vector, self.output_dtype, texts)
 
 
 def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
-    precision = body.dtype or OutputDtype.FLOAT32
-    ranges = _read_ranges(body, precision, service)
-    if body.encoding == "pgvector" and precision in SCALED_PRECISIONS:
+    output_dtype = body.dtype or OutputDtype.FLOAT32
+    ranges = _read_ranges(body, output_dtype, service)
+    if body.encoding == "pgvector" and output_dtype in SCALED_DTYPES:
         raise InvalidInput(
             "pgvector has no type for int8 and uint8; ask for float32, float16, binary or ubinary"
         )
     if body.spans is not None:
-        check_chunks(precision, ranges)
+        check_chunks(output_dtype, ranges)
     return OutputFormat(
-        precision,
+        output_dtype,
         body.encoding or "json",
         ranges,
         texts=bool(body.sparse_tokens),
@@ -94,16 +94,16 @@ def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     )
 
 
-def _read_ranges(body: EncodeBody, precision: OutputDtype, service: EmbeddingService) -> Ranges | None:
+def _read_ranges(body: EncodeBody, output_dtype: OutputDtype, service: EmbeddingService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
-    return resolve_ranges(service.card, requested, precision, body.dimensions, body.normalize)
+    return resolve_ranges(service.card, requested, output_dtype, body.dimensions, body.normalize)
 
 
 def resolve_ranges(
     card: ModelCard,
     requested: Ranges | Literal["stored"] | None,
-    precision: OutputDtype,
+    output_dtype: OutputDtype,
     dimensions: int | None,
     normalize: bool | None,
 ) -> Ranges | None:
@@ -114,7 +114,7 @@ def resolve_ranges(
     """
     if requested is None:
         return None
-    if precision not in SCALED_PRECISIONS:
+    if output_dtype not in SCALED_DTYPES:
         raise InvalidInput("`ranges` are for int8 and uint8")
     pipeline = card.pipeline
     wanted = dimensions or pipeline.dimensions
@@ -131,9 +131,9 @@ def resolve_ranges(
     return card.ranges
 
 
-def check_chunks(precision: OutputDtype, ranges: Ranges | None) -> None:
+def check_chunks(output_dtype: OutputDtype, ranges: Ranges | None) -> None:
     """Raise InvalidInput where vectors of spans would lose their length."""
-    if precision in SCALED_PRECISIONS and ranges is None:
+    if output_dtype in SCALED_DTYPES and ranges is None:
         raise InvalidInput("chunks are written as int8 or uint8 with `ranges` only")
 
 
@@ -144,7 +144,7 @@ async def write_results(
     members = []
     if Output.DENSE in outputs:
         members.append(b'"dense":' + await write_rows(embedded.dense, output_format.row_writer))
-        if output_format.precision in SCALED_PRECISIONS and output_format.ranges is None:
+        if output_format.output_dtype in SCALED_DTYPES and output_format.ranges is None:
             steps = compute_row_scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
     if Output.SPARSE in outputs:
@@ -166,5 +166,5 @@ async def write_results(
 
 async def _write_matrices(output_format: OutputFormat, matrices: Sequence[FloatArray]) -> bytes:
     if output_format.encoding == "base64":
-        return await write_base64_matrices(matrices, output_format.precision)
+        return await write_base64_matrices(matrices, output_format.output_dtype)
     return await write_matrices(matrices, output_format.row_writer)

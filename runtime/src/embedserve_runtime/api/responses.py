@@ -36,13 +36,15 @@ class BytesResponse(Response):
         self.raw_headers = [*media_type, (b"content-length", b"%d" % len(body)), *headers]
 
 
-def result_response(request: Request, service: EmbeddingService, body: bytes, usage: Usage) -> BytesResponse:
+def build_result_response(
+    request: Request, service: EmbeddingService, body: bytes, usage: Usage
+) -> BytesResponse:
     """Create the JSON answer of a request that the engine has run, and record its usage in the request's facts."""
     record_usage(get_context(request).facts, usage)
-    return BytesResponse(body, headers=result_headers(service, usage))
+    return BytesResponse(body, headers=build_result_headers(service, usage))
 
 
-def result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:
+def build_result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:
     """Return headers with the vector space, and TEI's counters and times in whole milliseconds."""
     timings = usage.timings
     total = b"%d" % (timings.total * 1000)

@@ -19,9 +19,11 @@ from embedserve_runtime.heads.quantization import OutputDtype, quantize
 BITS = (OutputDtype.BINARY, OutputDtype.UBINARY)
 
 
-def make_pgvector_writer(precision: OutputDtype) -> RowWriter:
+def make_pgvector_writer(output_dtype: OutputDtype) -> RowWriter:
     """Return a writer of `"[0.1,0.2]"` for each row, or `"0110"` for binary; pgvector has no type for int8."""
-    return _write_bits if precision in BITS else lambda rows, _: _write_vectors(quantize(rows, precision))
+    return (
+        _write_bits if output_dtype in BITS else lambda rows, _: _write_vectors(quantize(rows, output_dtype))
+    )
 
 
 def _write_vectors(rows: FloatArray) -> bytes:
@@ -34,18 +36,18 @@ def _write_bits(rows: FloatArray, _: int) -> bytes:
     return b"[" + b",".join(b'"' + row.tobytes() + b'"' for row in digits) + b"]"
 
 
-def write_pgvector_sparse(vector: SparseVector, precision: OutputDtype, width: int) -> bytes:
+def write_pgvector_sparse(vector: SparseVector, output_dtype: OutputDtype, width: int) -> bytes:
     """Write `"{1:0.5,7:0.2}/30522"`: indices count from 1, and the number of dimensions follows the slash."""
-    written = format_numbers(convert_weights(vector, precision)) if len(vector.values) else []
+    written = format_numbers(convert_weights(vector, output_dtype)) if len(vector.values) else []
     entries = (b"%d:%b" % pair for pair in zip((vector.indices + 1).tolist(), written, strict=True))
     return b'"{' + b",".join(entries) + b'}/%d"' % width
 
 
 def write_weights_by_text(
-    vector: SparseVector, precision: OutputDtype, texts: Callable[[Int32Array], list[str]]
+    vector: SparseVector, output_dtype: OutputDtype, texts: Callable[[Int32Array], list[str]]
 ) -> bytes:
     """Write `{"number":1.8}`. Entries without a text are left out; of those with the same text the largest stays."""
-    values = convert_weights(vector, precision)
+    values = convert_weights(vector, output_dtype)
     places: dict[str, int] = {}
     for place, text in enumerate(texts(vector.indices)):
         if text and (text not in places or values[place] > values[places[text]]):

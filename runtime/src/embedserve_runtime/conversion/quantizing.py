@@ -1,7 +1,7 @@
 """Quantization of products to 8 bit, with the error that it causes. Pure functions on arrays.
 
 Two forms. STATIC: inputs unsigned in 8 bit with one scale, weights signed with a scale a column (asymmetric
-and symmetric uniform quantisation). A few columns of a transformer's hidden states are 10 times larger than the rest,
+and symmetric uniform quantization). A few columns of a transformer's hidden states are 10 times larger than the rest,
 which one scale cannot serve, so inputs are divided by a factor a column first and weights multiplied by it
 ("smoothing": SmoothQuant, Xiao et al. 2022, arXiv:2211.10438). The factors are found from inputs of calibration texts.
 BLOCKS: weights and inputs in blocks of consecutive columns, each with its own scale, the inputs' found anew for each
@@ -53,7 +53,7 @@ class ObservedRanges:
 class StaticQuantization:
     """Quantization with one scale for all inputs.
 
-    factors: (columns,), what inputs are divided by first, None for nothing. A quantised input is
+    factors: (columns,), what inputs are divided by first, None for nothing. A quantized input is
     round(x / scale) + zero_point within 0 to 255.
     """
 

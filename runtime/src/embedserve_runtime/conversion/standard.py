@@ -8,7 +8,7 @@ Inputs: `input_ids`, `attention_mask` and, for models that have several, `token_
 padding on either side; each row has a token. Outputs, those that are asked for:
 
     last_hidden_state     (batch, length, size), 0 where there is no token
-    sentence_embedding    (batch, dimensions): pooled, dense layers, cut, normalised where the model normalises
+    sentence_embedding    (batch, dimensions): pooled, dense layers, cut, normalized where the model normalizes
     logits                (batch, labels) of a classifier or reranker; (batch, length, width) of what a head makes of
                           each token, before its activation: lexical weights, the vocabulary's logits
 """

@@ -1,4 +1,4 @@
-"""Divides the cores between the engine and the rest of the server: tokenising and HTTP."""
+"""Divides the cores between the engine and the rest of the server: tokenizing and HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CpuSplit:
 def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -> CpuSplit:
     """Divide cores between tokenizer and engine.
 
-    tokenizing, engine: measured seconds of one core for a token. processes: the number of processes that tokenise, each
+    tokenizing, engine: measured seconds of one core for a token. processes: the number of processes that tokenize, each
     on one core at most.
 
     The tokenizer gets its share in whole cores, to the nearest. Below half a core the engine has all of them: its
@@ -38,7 +38,7 @@ def split_cpus(cpus: int, *, tokenizing: float, engine: float, processes: int) -
 
 
 def choose_front_end_count(cpus: int, *, around: float, rate: float, threads: int | None) -> int:
-    """Choose the number of processes that speak HTTP and tokenise; 1 is the engine's own process.
+    """Choose the number of processes that speak HTTP and tokenize; 1 is the engine's own process.
 
     around: measured seconds of one core a token in HTTP and tokenizer. rate: the engine's tokens a second. threads: of
     an engine that shares the cores, None for one that has a device of its own.

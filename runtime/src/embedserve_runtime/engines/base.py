@@ -26,7 +26,7 @@ class TokenSequence:
 
     ids: int32, shape (length,). types: the token type of each, the same shape, or None where all are of type 0.
     pool_start: index of the first token that is pooled; those before it are a prompt that pooling excludes.
-    query: whether it is encoded as a query, where a model tells queries from documents.
+    is_query_role: whether it is encoded as a query, where a model tells queries from documents.
     attended_length: how many leading tokens attention sees; the others see those and are not seen. None for all.
     task: the number of the task that it is encoded for, of those that are served (`ModelCard.other_tasks`).
     """
@@ -34,7 +34,7 @@ class TokenSequence:
     ids: Int32Array
     types: Int32Array | None = None
     pool_start: int = 0
-    query: bool = False
+    is_query_role: bool = False
     attended_length: int | None = None
     task: int = 0
 
@@ -208,7 +208,7 @@ def _collect_pool_starts(sequences: Sequence[Tokens]) -> Int32Array | None:
 
 
 def _collect_query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
-    marks = [isinstance(one, TokenSequence) and one.query for one in sequences]
+    marks = [isinstance(one, TokenSequence) and one.is_query_role for one in sequences]
     return np.array(marks) if any(marks) else None
 
 
@@ -249,7 +249,7 @@ class EngineDescription:
     artifact: digest of the converted file that runs, 12 hex digits; None where the model's own weights run.
     threads: compute threads of an engine that shares the cores with HTTP and tokenizing; None for any other.
     concurrency: how many batches are best run at the same time, each on a thread of its own.
-    takes_more: whether it takes any number of batches beyond that, for one that should not wait until another ends.
+    can_overcommit: whether it takes any number of batches beyond that, for one that should not wait until another ends.
     max_sequences: the most sequences that may share a forward pass, where values depend on the others; None for any.
     """
 
@@ -260,7 +260,7 @@ class EngineDescription:
     parity: MeasuredParity | None = None
     threads: int | None = None
     concurrency: int = 1
-    takes_more: bool = False
+    can_overcommit: bool = False
     max_sequences: int | None = None
     artifact: str | None = None
 

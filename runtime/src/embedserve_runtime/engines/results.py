@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Output(Flag):
     """Kinds of results; several can be asked of one forward pass.
 
-    DENSE: the vector of a sequence, before cut and normalise. LOGITS: of a classifier's labels.
+    DENSE: the vector of a sequence, before cut and normalize. LOGITS: of a classifier's labels.
     SPARSE: weights of vocabulary entries. MULTI_VECTOR: a vector for each token that counts.
     HIDDEN: the encoder's last hidden state of every token.
     """

@@ -238,14 +238,14 @@ class Peer:
             self._abort(request_id)
 
     def _submit(self, message: Submit) -> None:
-        batch_request = message.batch_request()
+        batch_request = message.build_batch_request()
         if message.request_id in self._running:
             raise ValueError(f"a second request with id {message.request_id}")
         settle = partial(self._settle, message.request_id)
         try:
             admitted_id = self._channel.dispatcher.start(batch_request, message.deadline, settle)
         except EmbedserveError as error:
-            self.send(RequestFailed.of(message.request_id, error))
+            self.send(RequestFailed.build(message.request_id, error))
         else:
             self._running[message.request_id] = admitted_id
         self._channel.queue_changed()
@@ -261,5 +261,5 @@ class Peer:
         if isinstance(outcome, CompletedRequest):
             self.send(RequestCompleted(request_id, outcome))
         else:
-            self.send(RequestFailed.of(request_id, outcome))
+            self.send(RequestFailed.build(request_id, outcome))
         self._channel.queue_changed()

@@ -62,12 +62,12 @@ class Submit(Message, frozen=True):
     token_ids: Int32Array
     token_types: Int32Array | None
     pool_starts: Int32Array | None
-    queries: BoolArray | None
+    is_query_mask: BoolArray | None
     attended_lengths: Int32Array | None
     tasks: Int32Array | None
 
     @classmethod
-    def of(cls, request_id: int, batch_request: BatchRequest, deadline: float) -> Submit:
+    def build(cls, request_id: int, batch_request: BatchRequest, deadline: float) -> Submit:
         batch = PackedBatch.pack(batch_request.sequences)
         return cls(
             request_id,
@@ -84,7 +84,7 @@ class Submit(Message, frozen=True):
             batch.tasks,
         )
 
-    def batch_request(self) -> BatchRequest:
+    def build_batch_request(self) -> BatchRequest:
         """Build a request whose sequences make the same batch.
 
         Raises ValueError when the message contradicts itself.
@@ -97,7 +97,7 @@ class Submit(Message, frozen=True):
             raise ValueError(f"{ids.shape} token ids of {sequences} sequences with {tokens} tokens")
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
-        marks = (self.pool_starts, self.queries, self.attended_lengths, self.tasks)
+        marks = (self.pool_starts, self.is_query_mask, self.attended_lengths, self.tasks)
         if self.token_types is None and all(one is None for one in marks):
             return BatchRequest(flat, self.outputs, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
@@ -109,7 +109,7 @@ class Submit(Message, frozen=True):
         count = len(ids)
         types = [None] * count if self.token_types is None else FlatTokens(self.token_types, ids.cu_seqlens)
         pool_starts = [0] * count if self.pool_starts is None else self.pool_starts.tolist()
-        queries = [False] * count if self.queries is None else self.queries.tolist()
+        queries = [False] * count if self.is_query_mask is None else self.is_query_mask.tolist()
         attended = [None] * count if self.attended_lengths is None else self.attended_lengths.tolist()
         tasks = [0] * count if self.tasks is None else self.tasks.tolist()
         return [
@@ -178,13 +178,13 @@ class RequestFailed(Message, frozen=True):
     retry_after: float
 
     @classmethod
-    def of(cls, request_id: int, error: EmbedserveError) -> RequestFailed:
+    def build(cls, request_id: int, error: EmbedserveError) -> RequestFailed:
         retry_after = error.retry_after if isinstance(error, Overloaded) else 0.0
         # A message may quote half of a surrogate pair, which UTF-8 cannot say.
         message = error.message.encode("utf-8", "replace").decode()
         return cls(request_id, error.reason, message, retry_after)
 
-    def error(self) -> EmbedserveError:
+    def build_error(self) -> EmbedserveError:
         kind = _REQUEST_ERRORS.get(self.reason, EngineFailure)
         if issubclass(kind, Overloaded):
             return kind(self.message, self.retry_after)

@@ -52,7 +52,7 @@ class RemoteDispatcher:
     def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
         request_id = next(self._request_ids)
         self._waiting[request_id] = settle
-        self._channel.send(Submit.of(request_id, request, deadline))
+        self._channel.send(Submit.build(request_id, request, deadline))
         return request_id
 
     def abort(self, request_id: int) -> None:
@@ -66,7 +66,7 @@ class RemoteDispatcher:
             case RequestCompleted():
                 self._settle(message.request_id, message.completed)
             case RequestFailed():
-                self._settle(message.request_id, message.error())
+                self._settle(message.request_id, message.build_error())
 
     def _settle(self, request_id: int, outcome: CompletedRequest | EmbedserveError) -> None:
         if settle := self._waiting.pop(request_id, None):  # else aborted meanwhile

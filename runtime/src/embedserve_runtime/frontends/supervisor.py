@@ -27,7 +27,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service.readiness import Phase
 from embedserve_runtime.service.served_model import ServedModel
-from embedserve_runtime.telemetry.metrics import Metrics, cpu_seconds
+from embedserve_runtime.telemetry.metrics import Metrics, read_cpu_seconds
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, view_row
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -161,7 +161,7 @@ class _Slot:
 
     async def _kill_when_hung(self, peer: Peer, pid: int) -> None:
         """A process that lives and does nothing keeps its listening socket, and the connections that come to it."""
-        while not peer.is_hung(cpu_seconds(pid)):  # noqa: ASYNC110  # what it waits for is that nothing happens
+        while not peer.is_hung(read_cpu_seconds(pid)):  # noqa: ASYNC110  # what it waits for is that nothing happens
             await asyncio.sleep(HEARTBEAT_SECONDS)
         log.error("a front-end process does nothing any more, killing it", extra={"worker": self._name})
         self.kill()

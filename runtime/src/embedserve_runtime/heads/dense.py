@@ -123,7 +123,7 @@ def pool_all(
 
 
 def truncate_dimensions(vectors: FloatArray, dimensions: int) -> FloatArray:
-    """Keep the first `dimensions` columns (Matryoshka), before normalising."""
+    """Keep the first `dimensions` columns (Matryoshka), before normalizing."""
     return vectors[:, :dimensions]
 
 

@@ -1,7 +1,7 @@
 """Pools the token vectors of a document: similar vectors become one.
 
 Source: HierarchicalTokenPooling of sentence-transformers 6.2 (Ward's clustering of cosine distances), which PyLate's
-pooling equals without normalising. Clusters are in the order of their first tokens here, and in the order of the tree
+pooling equals without normalizing. Clusters are in the order of their first tokens here, and in the order of the tree
 there.
 """
 
@@ -56,7 +56,7 @@ def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
 def build_ward_linkage(vectors: FloatArray) -> list[ClusterMerge]:
     """Return all merges of Ward's clustering on cosine distances of unit vectors, in no particular order.
 
-    It follows a chain of nearest neighbours and merges the last two when they are nearest to each other (Murtagh 1983).
+    It follows a chain of nearest neighbors and merges the last two when they are nearest to each other (Murtagh 1983).
     """
     count = len(vectors)
     distances = np.clip(1 - vectors @ vectors.T, 0, 2).astype(np.float64)

@@ -10,7 +10,7 @@ from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.loading.runners import choose_variant
-from embedserve_runtime.memory.activations import FLOAT_BYTES, ActivationSizes
+from embedserve_runtime.memory.activation_memory import FLOAT_BYTES, ActivationSizes
 from embedserve_runtime.memory.sizes import ModelSizes, describe_sizes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx

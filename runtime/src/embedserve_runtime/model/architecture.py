@@ -24,7 +24,7 @@ class NormKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Describes a normalisation.
+    """Describes a normalization.
 
     bias: LAYER only. unit_offset: the stored weight is w - 1 (Gemma).
     """
@@ -136,7 +136,7 @@ class QkNormScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QkNorm:
-    """Normalises queries and keys before positions are applied."""
+    """Normalizes queries and keys before positions are applied."""
 
     norm: Norm
     scope: QkNormScope

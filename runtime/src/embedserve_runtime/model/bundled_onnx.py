@@ -34,7 +34,7 @@ HIDDEN_NAMES = ("last_hidden_state", "token_embeddings", "hidden_states")
 ROW_NAMES = ("sentence_embedding",)
 LOGITS = "logits"
 # Operators that find one range of 8 bit for all of a batch, so that a text's values depend on the texts with it: of
-# ONNX, and what ONNX Runtime and its quantiser write in their place.
+# ONNX, and what ONNX Runtime and its quantizer write in their place.
 BATCH_QUANTIZERS = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"})
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
 DEFAULT_LENGTH = 512

@@ -63,7 +63,7 @@ def resolve_graph_pipeline(
     """Return the pipeline of a graph that pools. layers: after its dense vectors. Raises as `resolve_pipeline`."""
     modules = layout.modules
     sized = replace(encoder, hidden_size=graph.width or 0)
-    # The first pooling stands for all: it is in the graph, and one vector comes out. Normalising twice changes nothing.
+    # The first pooling stands for all: it is in the graph, and one vector comes out. Normalizing twice changes nothing.
     first = None if modules.pooling is None else modules.pooling[:1]
     rest = replace(modules, pooling=first, dense=tuple(layers))
     return resolve_pipeline(sized, replace(layout, modules=rest), settings)

@@ -1,6 +1,6 @@
 """The sentence-transformers layout: modules.json and the small files next to it, read into a pipeline.
 
-Folders without modules.json are served as sentence-transformers would load them: mean pooling, not normalised.
+Folders without modules.json are served as sentence-transformers would load them: mean pooling, not normalized.
 What a module's own file says and we do not do stops the start, also where the module itself is known.
 """
 

@@ -1,4 +1,4 @@
-"""Describes what happens to hidden states after the encoder: pooling, dense layers, truncation and normalisation.
+"""Describes what happens to hidden states after the encoder: pooling, dense layers, truncation and normalization.
 
 Read from a sentence-transformers folder by `modules`; executed by `heads`.
 """
@@ -46,7 +46,7 @@ class DenseLayer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Turns packed hidden states into vectors: poolings, concatenated; dense layers; truncation; L2 normalisation.
+    """Turns packed hidden states into vectors: poolings, concatenated; dense layers; truncation; L2 normalization.
 
     dimensions: length of the vectors served by default, after the cut.
     full_dimensions: length before the cut.

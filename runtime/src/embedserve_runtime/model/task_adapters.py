@@ -37,7 +37,7 @@ TASK_NAMES: Mapping[str, str] = MappingProxyType(
 # By `model_type`: the task of a request that names none, where upstream has no vectors without an adapter.
 DEFAULT_TASKS: Mapping[str, str] = MappingProxyType({"jina_embeddings_v5": "retrieval"})
 
-# Those whose own class takes the last token, normalised.
+# Those whose own class takes the last token, normalized.
 POOLS_ITSELF = frozenset({"jina_embeddings_v5"})
 
 

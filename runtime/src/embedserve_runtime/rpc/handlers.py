@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.inputs import RequestOptions, read_request_options
-from embedserve_runtime.api.responses import SPACE_HEADERS, Header, record_usage, result_headers
+from embedserve_runtime.api.responses import SPACE_HEADERS, Header, build_result_headers, record_usage
 from embedserve_runtime.api.routes import OTHER
 from embedserve_runtime.errors import BatchTooLarge, NotReady, Overloaded, RateLimited
 from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
@@ -245,7 +245,7 @@ class MethodHandlers:
         if response.usage is None:
             return _ResponseWithHeaders(response.message, ())
         record_usage(request_context.facts, response.usage)
-        return _ResponseWithHeaders(response.message, result_headers(service, response.usage))
+        return _ResponseWithHeaders(response.message, build_result_headers(service, response.usage))
 
     def _check_current(self) -> None:
         """Raise NotReady in a stream that began before the service's name moved: the client may begin another."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from embedserve_runtime.api.input_types import choose_prompt
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.native_response import (
-    FLOAT_PRECISIONS,
-    SCALED_PRECISIONS,
+    FLOAT_DTYPES,
+    SCALED_DTYPES,
     check_chunks,
     resolve_ranges,
 )
@@ -67,18 +67,18 @@ _ROLES: dict[pb.InputType, Role | None] = {
 class MatrixFormat:
     """The format in which matrices are written."""
 
-    precision: OutputDtype
+    output_dtype: OutputDtype
     ranges: Ranges | None
 
     def write(self, matrix: FloatArray) -> pb.Matrix:
-        rows = quantize(matrix, self.precision, self.ranges)
+        rows = quantize(matrix, self.output_dtype, self.ranges)
         return pb.Matrix(rows=rows.shape[0], columns=rows.shape[1], values=rows.tobytes())
 
 
 async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
-    precision = _look_up(_PRECISIONS, request.precision, "precision")
+    output_dtype = _look_up(_PRECISIONS, request.precision, "precision")
     query = _build_query(context, request)
-    matrix_format = _read_format(context, request, query, precision)
+    matrix_format = _read_format(context, request, query, output_dtype)
     embedded = await context.service.embed(query)
     message = pb.EncodeResponse(
         model=context.model_name,
@@ -109,7 +109,7 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         query_prompt_name=optional_field(request, "query_prompt_name"),
         document_prompt_name=optional_field(request, "document_prompt_name"),
         truncate=optional_field(request, "truncate"),
-        side=_truncation_side(request.truncation_side),
+        side=_read_truncation_side(request.truncation_side),
         vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
@@ -134,7 +134,7 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
     return EmbedQuery(
         inputs=inputs,
         truncate=optional_field(request, "truncate"),
-        side=_truncation_side(request.truncation_side),
+        side=_read_truncation_side(request.truncation_side),
         prompt_name=prompt.name,
         prompt=prompt.text,
         normalize=optional_field(request, "normalize"),
@@ -151,20 +151,20 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
 
 
 def _read_format(
-    context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, precision: OutputDtype
+    context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, output_dtype: OutputDtype
 ) -> MatrixFormat:
     """Read the format that a request asks for. Raises InvalidInput for a combination that does not exist."""
-    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
+    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
     requested: Ranges | Literal["stored"] | None = None
     if request.HasField("ranges"):
         requested = Ranges(tuple(request.ranges.min), tuple(request.ranges.max))
     elif request.stored_ranges:
         requested = "stored"
-    ranges = resolve_ranges(context.service.card, requested, precision, query.dimensions, query.normalize)
+    ranges = resolve_ranges(context.service.card, requested, output_dtype, query.dimensions, query.normalize)
     if query.spans is not None:
-        check_chunks(precision, ranges)
-    return MatrixFormat(precision, ranges)
+        check_chunks(output_dtype, ranges)
+    return MatrixFormat(output_dtype, ranges)
 
 
 def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
@@ -221,7 +221,7 @@ def _look_up(table: Mapping[Any, Any], value: int, field: str) -> Any:
     return table[value]
 
 
-def _truncation_side(side: pb.Side) -> Side:
+def _read_truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
@@ -245,18 +245,18 @@ def _write_outputs(
 ) -> None:
     if Output.DENSE in outputs:
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
-        if matrix_format.precision in SCALED_PRECISIONS and matrix_format.ranges is None:
+        if matrix_format.output_dtype in SCALED_DTYPES and matrix_format.ranges is None:
             message.scales = compute_row_scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_write_sparse(one, matrix_format.precision) for one in embedded.sparse)
+    message.sparse.extend(_write_sparse(one, matrix_format.output_dtype) for one in embedded.sparse)
     message.multi_vector.extend(map(matrix_format.write, embedded.multi_vectors))
     message.hidden.extend(map(matrix_format.write, embedded.hidden))
     message.chunks.extend(map(matrix_format.write, embedded.chunks))
 
 
-def _write_sparse(vector: SparseVector, precision: OutputDtype) -> pb.SparseVector:
+def _write_sparse(vector: SparseVector, output_dtype: OutputDtype) -> pb.SparseVector:
     """Weights are float32 unless float16 was asked for."""
     values = quantize(
-        vector.values[None], precision if precision in FLOAT_PRECISIONS else OutputDtype.FLOAT32
+        vector.values[None], output_dtype if output_dtype in FLOAT_DTYPES else OutputDtype.FLOAT32
     )
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
 

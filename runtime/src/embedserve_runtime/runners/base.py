@@ -177,7 +177,7 @@ class SplitRunner(ABC):
     @property
     def engine(self) -> EngineDescription:
         """The description of the first engine, with one batch at a time: not every engine runs several."""
-        return dataclasses.replace(self._runners[0].engine, concurrency=1, takes_more=False)
+        return dataclasses.replace(self._runners[0].engine, concurrency=1, can_overcommit=False)
 
     @property
     def memory(self) -> MemoryStatus:

@@ -15,13 +15,8 @@ from typing import Protocol
 from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
-from embedserve_runtime.scheduling.batches import (
-    BatchOutcome,
-    ScheduledBatch,
-    finish_batch,
-    run_batch,
-    submit_batch,
-)
+from embedserve_runtime.scheduling.batches import BatchOutcome, ScheduledBatch
+from embedserve_runtime.scheduling.execution import finish_batch, run_batch, submit_batch
 
 Clock = Callable[[], float]
 # The next batch, None when there will be no more; waits for one.

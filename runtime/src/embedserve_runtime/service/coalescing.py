@@ -135,7 +135,7 @@ class RequestCoalescer:
             cached=in_cache,
             joined=len(keys) - len(own) - in_cache,
         )
-        return EmbedResult(np.stack([rows[key].vector for key in keys]), (), (), (), (), usage)
+        return EmbedResult(np.stack([rows[key].vector for key in keys]), usage)
 
     def _find_run(self, key: Key, size: int) -> tuple[_Run, int] | None:
         """Return the run that has an input, and the input's place in it.

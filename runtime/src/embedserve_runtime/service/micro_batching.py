@@ -234,7 +234,7 @@ class MicroBatcher:
         end = 0
         for request in requests:
             start, end = end, end + len(request.sequences)
-            request.settle(EmbedResult(rows[start:end], (), (), (), (), _compute_usage(request, now)))
+            request.settle(EmbedResult(rows[start:end], _compute_usage(request, now)))
 
 
 def _join_rows(completed_requests: Iterable[CompletedRequest]) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Turns the engine's results into those of a request by pure functions: truncate, normalise, prune, pool."""
+"""Turns the engine's results into those of a request by pure functions: truncate, normalize, prune, pool."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MAX_RELEVANCE_WEIGHT = 1e6
 class Measure(StrEnum):
     """A measure of how well a document answers a query.
 
-    DENSE: the product of the vectors, a cosine where they are normalised. SPARSE: the sum of products of shared
+    DENSE: the product of the vectors, a cosine where they are normalized. SPARSE: the sum of products of shared
     weights. MULTI_VECTOR: the mean over the query's vectors of the largest product with one of the document's.
     CROSS_ENCODER: the logit of the pair.
     """

@@ -138,11 +138,11 @@ class EmbeddingService:
             finished = await self.run_in_thread(postprocess_outputs, self.card, results, query, span_tokens)
         return EmbedResult(
             finished.dense,
-            finished.sparse,
-            finished.multi_vectors,
-            finished.hidden,
-            finished.chunks,
             usage,
+            sparse=finished.sparse,
+            multi_vectors=finished.multi_vectors,
+            hidden=finished.hidden,
+            chunks=finished.chunks,
         )
 
     async def embed_chunks(self, query: EmbedQuery) -> ChunkedResult:

@@ -92,11 +92,11 @@ class EmbedResult(Struct, frozen=True):
     """
 
     dense: FloatArray
-    sparse: Sequence[SparseVector]
-    multi_vectors: Sequence[FloatArray]
-    hidden: Sequence[FloatArray]
-    chunks: Sequence[FloatArray]
     usage: Usage
+    sparse: Sequence[SparseVector] = ()
+    multi_vectors: Sequence[FloatArray] = ()
+    hidden: Sequence[FloatArray] = ()
+    chunks: Sequence[FloatArray] = ()
 
 
 class ChunkedResult(Struct, frozen=True):

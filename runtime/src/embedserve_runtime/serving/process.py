@@ -242,7 +242,7 @@ class _ServerProcess:
             limits,
             clock=time.perf_counter,
             observer=self._front_end.observer,
-            sparse_runner=runners[0] if runners[0].engine.takes_more else None,
+            sparse_runner=runners[0] if runners[0].engine.can_overcommit else None,
         )
         if loaded.calibration:
             dispatcher.learn_rate(

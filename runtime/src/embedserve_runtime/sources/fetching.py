@@ -54,7 +54,7 @@ from embedserve_runtime.store.volume import (
     volume_errors,
 )
 
-LOGGER = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 HUB = "the hub"
 """Name of the host of a listing. The other sources send no request for one, or none that is refused for its rate."""
 RESERVE = 16 << 20
@@ -73,7 +73,7 @@ def fetch_into(
         require_writable(store.root)
     source = open_source(settings)
     listing = _list_source(source, retry_policy)
-    LOGGER.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
+    log.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
     key = ModelName(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
         other = find_live_writer(store.root, key)

@@ -35,10 +35,10 @@ from embedserve_runtime.sources.remote import (
     Listing,
     RemoteFile,
     Request,
-    connection_error,
+    build_connection_error,
 )
 
-LICENCE_TAG = "license:"
+LICENSE_TAG = "license:"
 
 
 class HubSource:
@@ -61,7 +61,7 @@ class HubSource:
         return Listing(
             commit=self._commit,
             files=tuple(_describe_file(sibling) for sibling in info.siblings or []),
-            licence=_read_licence(info),
+            licence=_read_license(info),
         )
 
     def request(self, file: RemoteFile) -> Request:
@@ -73,7 +73,7 @@ class HubSource:
         name = self._settings.source
         code = headers.get("x-error-code")
         if code == "GatedRepo" or status in (401, 403):
-            return gated_error(self._settings) if code == "GatedRepo" else _access_error(name, status)
+            return build_gated_error(self._settings) if code == "GatedRepo" else _access_error(name, status)
         if code == "RevisionNotFound":
             return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
         if status in (404, 410):
@@ -99,7 +99,7 @@ def find_rate_limit_headers(error: BaseException | None) -> Mapping[str, str] | 
     return None
 
 
-def gated_error(settings: ModelSettings) -> ModelAccessDenied:
+def build_gated_error(settings: ModelSettings) -> ModelAccessDenied:
     hint = "the token given has no access to it" if settings.token else "no token is given"
     return ModelAccessDenied(
         f"repository {settings.source} is gated and {hint}: accept its terms on the hub and set a token that may read "
@@ -119,9 +119,9 @@ def _describe_file(sibling: RepoSibling) -> RemoteFile:
     return RemoteFile(sibling.rfilename, sibling.size, check)
 
 
-def _read_licence(info: ModelInfo) -> str | None:
-    tags = (tag for tag in info.tags or [] if tag.startswith(LICENCE_TAG))
-    return next((tag.removeprefix(LICENCE_TAG) for tag in tags), None)
+def _read_license(info: ModelInfo) -> str | None:
+    tags = (tag for tag in info.tags or [] if tag.startswith(LICENSE_TAG))
+    return next((tag.removeprefix(LICENSE_TAG) for tag in tags), None)
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     try:
         yield
     except GatedRepoError as error:
-        raise gated_error(settings) from error
+        raise build_gated_error(settings) from error
     except RevisionNotFoundError as error:
         raise RevisionNotFound(f"repository {name} has no revision {settings.revision!r}") from error
     except RepositoryNotFoundError as error:
@@ -147,4 +147,4 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
             raise _access_error(name, status) from error
         raise SourceUnavailable(f"the hub answered HTTP {status} for repository {name}") from error
     except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
-        raise connection_error(f"repository {name} on the hub", error) from error
+        raise build_connection_error(f"repository {name} on the hub", error) from error

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embedserve_runtime.sources.host_limits import RetryPolicy
     from embedserve_runtime.sources.progress import Progress
 
-LOGGER = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
 REMOTE = ("https://", "http://", "s3://")
 
@@ -91,7 +91,7 @@ def _open_folder(
                 f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
             )
-        LOGGER.info("not in the store", extra={"source": settings.source, "problem": damage})
+        log.info("not in the store", extra={"source": settings.source, "problem": damage})
         reference = _fetch_folder(store, name, settings, progress, retry_policy)
     manifest = store.read_manifest(reference.digest)
     return LocatedModel(

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from embedserve_runtime.listening import open_bound_socket
 
-LOGGER = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 EVERY_S = 5.0
 WINDOW_S = 20.0
 
@@ -55,7 +55,7 @@ class Progress:
     def enter(self, phase: str) -> None:
         with self._lock:
             self._phase = phase
-        LOGGER.info(phase, extra={"progress": self.get_state().as_json()})
+        log.info(phase, extra={"progress": self.get_state().as_json()})
 
     def add_expected(self, count: int) -> None:
         """Count bytes that belong to the model."""
@@ -95,7 +95,7 @@ class Progress:
         def log_state() -> None:
             while not ended.wait(every_s):
                 state = self.get_state()
-                LOGGER.info(state.phase, extra={"progress": state.as_json()})
+                log.info(state.phase, extra={"progress": state.as_json()})
 
         teller = threading.Thread(target=log_state, name="fetch-progress", daemon=True)
         teller.start()
@@ -117,7 +117,7 @@ class Progress:
         try:
             server = _Server(open_bound_socket(host, port), self)
         except OSError as error:
-            LOGGER.warning("progress is not served", extra={"port": port, "error": str(error)})
+            log.warning("progress is not served", extra={"port": port, "error": str(error)})
             yield None
             return
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="progress-port", daemon=True)

@@ -78,7 +78,7 @@ class Source(Protocol):
         """Whether a file's check holds for the content that follows these headers."""
 
 
-def connection_error(name: str, error: BaseException) -> EmbedserveError:
+def build_connection_error(name: str, error: BaseException) -> EmbedserveError:
     """Translate a transport error into one of ours. name: what was asked, for the message."""
     cause: BaseException | None = error
     while cause is not None:

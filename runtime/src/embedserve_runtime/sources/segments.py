@@ -15,7 +15,7 @@ from embedserve_runtime.errors import CertificateUntrusted, SourceUnavailable
 from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy
 from embedserve_runtime.sources.partial import FileSegment, PartialFile
 from embedserve_runtime.sources.progress import Progress
-from embedserve_runtime.sources.remote import Source, connection_error
+from embedserve_runtime.sources.remote import Source, build_connection_error
 
 HASH_EVERY = 4 << 20
 
@@ -96,7 +96,10 @@ class SegmentDownloader:
                 problem: Exception = SourceUnavailable(f"{self._plan.name}: {partial.file.path}: {response}")
                 counts = response.counts
             except httpx2.HTTPError as error:
-                problem, counts = connection_error(f"{self._plan.name}: {partial.file.path}", error), True
+                problem, counts = (
+                    build_connection_error(f"{self._plan.name}: {partial.file.path}", error),
+                    True,
+                )
             else:
                 return
             if isinstance(problem, CertificateUntrusted):

@@ -292,7 +292,7 @@ class _MetricsCollector(Collector):
         return self._collect()
 
 
-def cpu_seconds(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has taken, to 0.01 s; 0 for one that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

@@ -23,14 +23,16 @@ class TextChunk(Struct, frozen=True, eq=False):
     start: int
     stop: int
     pool_start: int = 0
-    query: bool = False
+    is_query_role: bool = False
     task: int = 0
 
     @property
     def sequence(self) -> Tokens:
-        if not self.pool_start and not self.query and not self.task:
+        if not self.pool_start and not self.is_query_role and not self.task:
             return self.ids
-        return TokenSequence(self.ids, pool_start=self.pool_start, query=self.query, task=self.task)
+        return TokenSequence(
+            self.ids, pool_start=self.pool_start, is_query_role=self.is_query_role, task=self.task
+        )
 
 
 def split_text(

@@ -80,7 +80,10 @@ class TextEncoder:
             return sequences
         return [
             TokenSequence(
-                ids, pool_start=pool_start if isinstance(item, str) else 0, query=self.queries, task=self.task
+                ids,
+                pool_start=pool_start if isinstance(item, str) else 0,
+                is_query_role=self.queries,
+                task=self.task,
             )
             for item, ids in zip(inputs, sequences, strict=True)
         ]
@@ -94,7 +97,7 @@ class TextEncoder:
         pool_start = self._count_skipped_tokens(prompt)
         if not pool_start and not self.queries and not self.task:
             return split
-        marks = {"pool_start": pool_start, "query": self.queries, "task": self.task}
+        marks = {"pool_start": pool_start, "is_query_role": self.queries, "task": self.task}
         return [[replace(chunk, **marks) for chunk in chunks] for chunks in split]
 
     def _count_skipped_tokens(self, prompt: str) -> int:
@@ -117,7 +120,7 @@ class QueryExpansionEncoder:
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
         sequences = self.tokenizer.limited_to(rules.max_tokens).encode(inputs, prompt, rules)
         return [
-            self._pad(ids) if isinstance(item, str) else TokenSequence(ids, query=True)
+            self._pad(ids) if isinstance(item, str) else TokenSequence(ids, is_query_role=True)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
@@ -134,10 +137,10 @@ class QueryExpansionEncoder:
     def _pad(self, ids: Int32Array) -> TokenSequence:
         padding = self._build_padding(len(ids))
         if not len(padding):
-            return TokenSequence(ids, query=True)
+            return TokenSequence(ids, is_query_role=True)
         hidden = self.expansion is not None and not self.expansion.attend
         return TokenSequence(
-            np.concatenate((ids, padding)), query=True, attended_length=len(ids) if hidden else None
+            np.concatenate((ids, padding)), is_query_role=True, attended_length=len(ids) if hidden else None
         )
 
     def _build_padding(self, length: int) -> Int32Array:

@@ -7,7 +7,7 @@ import numpy as np
 from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import EmptyInput, InputTooLong
 from embedserve_runtime.tokenizing.backend import EncodedPart, TokenizerBackend, TokenSegment
-from embedserve_runtime.tokenizing.truncation import TruncationRules, no_room_error, truncate_ids
+from embedserve_runtime.tokenizing.truncation import TruncationRules, build_no_room_error, truncate_ids
 
 
 class LengthLimit:
@@ -20,7 +20,7 @@ class LengthLimit:
         self.max_length = max_length
         self.room = max_length - len(self._head) - len(self._tail)
         if self.room < 1:
-            raise no_room_error(max_length, "beside the model's special tokens")
+            raise build_no_room_error(max_length, "beside the model's special tokens")
 
     def truncate_text(
         self, index: int, text: str, prompt_length: int, part: EncodedPart, rules: TruncationRules

@@ -10,7 +10,7 @@ from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBacken
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
 from embedserve_runtime.tokenizing.truncation import (
     TruncationRules,
-    no_room_error,
+    build_no_room_error,
     truncate_ids,
     truncate_longest_first,
     truncate_second_first,
@@ -55,7 +55,9 @@ class PairEncoder:
         self._room = max_length - self._template.special_tokens
         if self._room < 2:
             special = self._template.special_tokens
-            raise no_room_error(max_length, f"for two texts beside the {special} special tokens of a pair")
+            raise build_no_room_error(
+                max_length, f"for two texts beside the {special} special tokens of a pair"
+            )
 
     @property
     def special_tokens(self) -> frozenset[int]:

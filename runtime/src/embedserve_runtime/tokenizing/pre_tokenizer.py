@@ -18,7 +18,7 @@ from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS
 
 WordEncoder = Callable[[str], list[int]]
 
-# A character that never joins with a neighbour: not a mark, not a joiner, not half of a surrogate pair.
+# A character that never joins with a neighbor: not a mark, not a joiner, not half of a surrogate pair.
 INDEPENDENT_CHARACTER = re.compile(
     "[\x00-\u02ff\u0370-\u0482\u048a-\u052f\u05d0-\u05ea\u1e00-\u1fff\u2010-\u2027\u2030-\u205e\u20a0-\u20bf"
     "\u2100-\u214f\u2190-\u22ff\u3000-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff9d]"

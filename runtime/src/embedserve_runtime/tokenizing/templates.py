@@ -24,7 +24,7 @@ from embedserve_runtime.tokenizing.backend import (
     split_into_slices,
 )
 from embedserve_runtime.tokenizing.pairs import Pair, check_not_empty, check_total
-from embedserve_runtime.tokenizing.truncation import TruncationRules, no_room_error, truncate_ids
+from embedserve_runtime.tokenizing.truncation import TruncationRules, build_no_room_error, truncate_ids
 
 _PLACEHOLDERS = re.compile(r"\{(instruction|query|document)\}")
 _DOCUMENT = "{document}"
@@ -93,7 +93,7 @@ class TemplateEncoder:
         self._backend = backend
         self._max_length = max_length
         if self._fill_template("", template.instruction) is None:
-            raise no_room_error(max_length, "beside the template")
+            raise build_no_room_error(max_length, "beside the template")
 
     def encode(
         self,

@@ -28,7 +28,7 @@ _PROBE_TEXTS = ("a", "e", "A", "1", ".", "的", "!")
 # These change a character by itself or with the marks that follow it.
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"}
 # Between blanks these change a character by itself or with the marks that follow it, and one of ASCII into characters
-# of ASCII, whatever its neighbours.
+# of ASCII, whatever its neighbors.
 WORD_NORMALIZERS = _LOCAL_NORMALIZERS | {"StripAccents", "BertNormalizer", "Precompiled", "Nmt", "Strip"}
 
 

@@ -26,7 +26,7 @@ class TruncationRules(Struct, frozen=True):
     min_second: int | None = None
 
 
-def no_room_error(max_length: int, what: str) -> ConfigError:
+def build_no_room_error(max_length: int, what: str) -> ConfigError:
     """Create the error of a length that is too short for any text. what: that takes the room."""
     return ConfigError(
         f"max_length {max_length} leaves no room {what}; it comes from model.max_length, else from the model's "

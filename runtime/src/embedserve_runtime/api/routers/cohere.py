@@ -13,7 +13,7 @@ from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import check_dimensions, read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import (
@@ -77,7 +77,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
         orjson.dumps(texts),
         to_json(meta),
     )
-    return result_response(request, service, content, embedded.usage)
+    return build_result_response(request, service, content, embedded.usage)
 
 
 def _read_texts(body: CohereBody) -> list[str]:

@@ -16,13 +16,18 @@ from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import merge_aliases, read_inputs, read_request_options, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.native_response import (
-    FLOAT_PRECISIONS,
+    FLOAT_DTYPES,
     OutputFormat,
     check_chunks,
     resolve_format,
     write_results,
 )
-from embedserve_runtime.api.responses import BytesResponse, record_usage, result_headers, result_response
+from embedserve_runtime.api.responses import (
+    BytesResponse,
+    build_result_headers,
+    build_result_response,
+    record_usage,
+)
 from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
@@ -66,7 +71,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
     outputs = _requested_outputs(body, service)
     output_format = resolve_format(body, service)
-    _check_outputs(body, outputs, output_format.precision, as_bytes=as_bytes)
+    _check_outputs(body, outputs, output_format.output_dtype, as_bytes=as_bytes)
     query = _build_query(request, body, service, outputs)
     if (overflow := read_chunked_overflow(body.overflow, body.truncate)) is not None:
         _check_chunked(body, outputs, as_bytes=as_bytes)
@@ -86,7 +91,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
         prompt = service.resolve_prompt(query)
         listed = await asyncio.to_thread(_write_tokens, query.inputs, len(prompt), tokens)
         members.append(b'"tokens":' + listed)
-    return result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", embedded.usage)
 
 
 def _build_query(
@@ -123,14 +128,14 @@ def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
     return outputs if body.spans is not None else outputs or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, outputs: Output, precision: OutputDtype, *, as_bytes: bool) -> None:
+def _check_outputs(body: EncodeBody, outputs: Output, output_dtype: OutputDtype, *, as_bytes: bool) -> None:
     if outputs is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
         outputs is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and precision not in FLOAT_PRECISIONS:
+    if outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
@@ -150,13 +155,13 @@ async def _answer_chunks(
 ) -> Response:
     """Answer with the vectors of the inputs' chunks, or with their means. Raises any RequestError."""
     if overflow == "chunk":
-        check_chunks(output_format.precision, output_format.ranges)
+        check_chunks(output_format.output_dtype, output_format.ranges)
     chunked = await service.embed_chunks(query)
     if overflow == "chunk-mean":
         chunked = average_chunks(service.card, query, chunked)
     dense = NO_ROWS if chunked.means is None else chunked.means
     chunks = chunked.vectors if chunked.means is None else ()
-    embedded = EmbedResult(dense, (), (), (), chunks, chunked.usage)
+    embedded = EmbedResult(dense, chunked.usage, chunks=chunks)
     outputs = Output(0) if chunked.means is None else Output.DENSE
     members = [
         *_write_head(request, service, output_format),
@@ -164,7 +169,7 @@ async def _answer_chunks(
         *await write_results(output_format, outputs, service, embedded),
         b'"chunk_spans":' + orjson.dumps(chunked.spans),
     ]
-    return result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
 
 
 def _write_head(request: Request, service: EmbeddingService, output_format: OutputFormat) -> list[bytes]:
@@ -172,7 +177,7 @@ def _write_head(request: Request, service: EmbeddingService, output_format: Outp
     return [
         b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"dtype":' + orjson.dumps(output_format.precision),
+        b'"dtype":' + orjson.dumps(output_format.output_dtype),
         b'"encoding":' + orjson.dumps(output_format.encoding),
     ]
 
@@ -181,9 +186,9 @@ async def _bytes_response(
     request: Request, service: EmbeddingService, embedded: EmbedResult, output_format: OutputFormat
 ) -> Response:
     rows = await asyncio.to_thread(output_format.quantize, embedded.dense)
-    shape = ((DTYPE, output_format.precision.encode()), (SHAPE, b"%d,%d" % rows.shape))
+    shape = ((DTYPE, output_format.output_dtype.encode()), (SHAPE, b"%d,%d" % rows.shape))
     record_usage(get_context(request).facts, embedded.usage)
-    headers = (*result_headers(service, embedded.usage), *shape)
+    headers = (*build_result_headers(service, embedded.usage), *shape)
     return BytesResponse(rows.tobytes(), headers=headers, content_type=BYTES)
 
 

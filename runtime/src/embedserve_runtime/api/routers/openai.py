@@ -17,7 +17,7 @@ from embedserve_runtime.api.errors import RouteNotFound
 from embedserve_runtime.api.input_types import read_input_prompt, select_service, split_model_name
 from embedserve_runtime.api.inputs import read_inputs, read_request_options
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, result_response
+from embedserve_runtime.api.responses import BytesResponse, build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.openai import (
@@ -71,7 +71,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     model = orjson.dumps(get_server_context(request).model_name)
     content = b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (rows, model, usage)
-    return result_response(request, service, content, used)
+    return build_result_response(request, service, content, used)
 
 
 async def _embed(
@@ -84,7 +84,7 @@ async def _embed(
             chunked = average_chunks(service.card, query, chunked)
         return await write_openai_chunks(chunked, wanted.row_writer), chunked.usage
     embedded = await (embed_late_chunks(service, query) if wanted.late_chunking else service.embed(query))
-    writer = get_openai_writer(wanted.precision, as_base64=wanted.as_base64)
+    writer = get_openai_writer(wanted.output_dtype, as_base64=wanted.as_base64)
     return await write_rows(embedded.dense, writer), embedded.usage
 
 

@@ -21,14 +21,14 @@ from embedserve_runtime.api.inputs import read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
-from embedserve_runtime.api.routers.rank_task import rank_task
+from embedserve_runtime.api.routers.rank_task import build_rank_task
 from embedserve_runtime.api.routers.tei import answer_similarity
 from embedserve_runtime.api.routers.tei_tasks import (
     TeiTask,
-    embed_task,
-    predict_task,
+    build_embed_task,
+    build_predict_task,
+    build_sparse_task,
     run_task,
-    sparse_task,
 )
 from embedserve_runtime.api.schemas.parsing import read_python
 from embedserve_runtime.api.schemas.ranking import RankBody
@@ -105,12 +105,12 @@ def _choose_task(context: RequestContext, service: EmbeddingService, content: An
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     card = service.card
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
-        return rank_task(context, read_python(RankBody, content))
+        return build_rank_task(context, read_python(RankBody, content))
     if card.main_output is Output.LOGITS:
-        return predict_task(context, read_python(PredictBody, content))
+        return build_predict_task(context, read_python(PredictBody, content))
     if card.main_output is Output.SPARSE:
-        return sparse_task(context, service, read_python(TokensBody, content))
-    return embed_task(context, service, read_python(EmbedBody, content))
+        return build_sparse_task(context, service, read_python(TokensBody, content))
+    return build_embed_task(context, service, read_python(EmbedBody, content))
 
 
 def _select_common_service(service: EmbeddingService, tasks: Sequence[TeiTask]) -> EmbeddingService:

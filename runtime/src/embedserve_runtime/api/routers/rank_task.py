@@ -32,7 +32,7 @@ Version = Literal["1", "2"]
 DOCUMENTS_PER_UNIT = 100
 
 
-def rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> TeiTask:
+def build_rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> TeiTask:
     """Create the task of a body. version: the one of Cohere's API that the answer names. Raises RequestError."""
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)

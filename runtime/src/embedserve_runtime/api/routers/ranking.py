@@ -12,7 +12,7 @@ from starlette.responses import Response
 from embedserve_runtime.api.context import get_context
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.routers.error_docs import error_responses
-from embedserve_runtime.api.routers.rank_task import rank_task
+from embedserve_runtime.api.routers.rank_task import build_rank_task
 from embedserve_runtime.api.routers.tei_tasks import run_task
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.ranking import RankAnswer, RankBody, RankItem
@@ -30,14 +30,14 @@ router = APIRouter(route_class=JsonRoute, tags=["ranking"], responses=error_resp
     responses=error_responses(ErrorBody),
 )
 async def rerank(request: Request, body: RankBody) -> Response:
-    return await run_task(request, rank_task(get_context(request), body))
+    return await run_task(request, build_rank_task(get_context(request), body))
 
 
 @router.post("/v1/rerank", summary=_SUMMARY, response_model=RankAnswer | list[RankItem])
 async def rerank_v1(request: Request, body: RankBody) -> Response:
-    return await run_task(request, rank_task(get_context(request), body, "1"))
+    return await run_task(request, build_rank_task(get_context(request), body, "1"))
 
 
 @router.post("/v2/rerank", summary=_SUMMARY, response_model=RankAnswer | list[RankItem])
 async def rerank_v2(request: Request, body: RankBody) -> Response:
-    return await run_task(request, rank_task(get_context(request), body, "2"))
+    return await run_task(request, build_rank_task(get_context(request), body, "2"))

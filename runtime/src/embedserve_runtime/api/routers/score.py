@@ -11,7 +11,7 @@ from embedserve_runtime.api.context import get_context, get_server_context, get_
 from embedserve_runtime.api.encoding import write_number_arrays
 from embedserve_runtime.api.inputs import read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.score import ScoreAnswer, ScoreBody
@@ -53,7 +53,7 @@ async def score(request: Request, body: ScoreBody) -> Response:
         b'"measures":{' + measures + b"}",
         b'"weights":' + orjson.dumps({str(name): weight for name, weight in found.weights.items()}),
     )
-    return result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
 
 
 def _read_weights(body: ScoreBody) -> dict[Measure, float]:

@@ -23,14 +23,14 @@ from embedserve_runtime.api.inputs import (
     truncation_side,
 )
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, result_response, space_headers
+from embedserve_runtime.api.responses import BytesResponse, build_result_response, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.tei_tasks import (
+    build_embed_task,
+    build_predict_task,
+    build_sparse_task,
     build_tokens_query,
-    embed_task,
-    predict_task,
     run_task,
-    sparse_task,
 )
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.tei import (
@@ -72,12 +72,12 @@ router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_response
 
 @router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
 async def embed(request: Request, body: EmbedBody) -> Response:
-    return await run_task(request, embed_task(get_context(request), get_service(request), body))
+    return await run_task(request, build_embed_task(get_context(request), get_service(request), body))
 
 
 @router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
 async def embed_sparse(request: Request, body: TokensBody) -> Response:
-    return await run_task(request, sparse_task(get_context(request), get_service(request), body))
+    return await run_task(request, build_sparse_task(get_context(request), get_service(request), body))
 
 
 @router.post(
@@ -86,7 +86,7 @@ async def embed_sparse(request: Request, body: TokensBody) -> Response:
     response_model=list[PredictItem] | list[list[PredictItem]],
 )
 async def predict(request: Request, body: PredictBody) -> Response:
-    return await run_task(request, predict_task(get_context(request), body))
+    return await run_task(request, build_predict_task(get_context(request), body))
 
 
 @router.post(
@@ -101,7 +101,7 @@ async def embed_all(request: Request, body: TokensBody) -> Response:
         build_tokens_query(get_context(request), service.card, body, Output.HIDDEN)
     )
     matrices = await write_matrices(embedded.hidden)
-    return result_response(request, service, b"[" + matrices + b"]", embedded.usage)
+    return build_result_response(request, service, b"[" + matrices + b"]", embedded.usage)
 
 
 @router.post("/similarity", summary="Cosine similarities of sentences to one", response_model=list[float])
@@ -132,7 +132,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
     )
     embedded = await service.embed(query)
     scores = compute_cosine_similarities(embedded.dense[0], embedded.dense[1:])
-    return result_response(request, service, write_number_arrays(scores, 0), embedded.usage)
+    return build_result_response(request, service, write_number_arrays(scores, 0), embedded.usage)
 
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])

@@ -22,7 +22,7 @@ from embedserve_runtime.api.encoding import (
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
-from embedserve_runtime.api.responses import result_response
+from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
 from embedserve_runtime.engines.results import Output
 from embedserve_runtime.model.card import ModelCard
@@ -50,10 +50,10 @@ async def run_task(request: Request, task: TeiTask) -> Response:
     """Run a task and create its answer. Raises any RequestError."""
     service = task.service or get_service(request)
     content, usage = await task.run(service)
-    return result_response(request, service, content, usage)
+    return build_result_response(request, service, content, usage)
 
 
-def embed_task(context: RequestContext, service: EmbeddingService, body: EmbedBody) -> TeiTask:
+def build_embed_task(context: RequestContext, service: EmbeddingService, body: EmbedBody) -> TeiTask:
     options = read_request_options(context)
     service = select_service(service, body)
     prompt = read_input_prompt(service.card, body)
@@ -77,7 +77,7 @@ def embed_task(context: RequestContext, service: EmbeddingService, body: EmbedBo
     return TeiTask(len(query.inputs), run, service)
 
 
-def sparse_task(context: RequestContext, service: EmbeddingService, body: TokensBody) -> TeiTask:
+def build_sparse_task(context: RequestContext, service: EmbeddingService, body: TokensBody) -> TeiTask:
     service = select_service(service, body)
     query = build_tokens_query(context, service.card, body, Output.SPARSE)
 
@@ -88,7 +88,7 @@ def sparse_task(context: RequestContext, service: EmbeddingService, body: Tokens
     return TeiTask(len(query.inputs), run, service)
 
 
-def predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
+def build_predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     inputs = body.inputs
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1

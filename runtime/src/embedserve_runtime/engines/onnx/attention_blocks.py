@@ -33,7 +33,7 @@ BLOCK_TOKENS = 128
 class DistanceTable:
     """A table of score terms by distance, in a graph.
 
-    name: initialiser (heads or 1, 2 * tokens - 1), for the distances of `model.relative.list_distances(tokens)`.
+    name: initializer (heads or 1, 2 * tokens - 1), for the distances of `model.relative.list_distances(tokens)`.
     """
 
     name: str

@@ -153,7 +153,7 @@ class BundledOnnxEngine:
 
 def _mark_overflow(vectors: FloatArray) -> None:
     """Make rows of zeros not finite, in place, so that they are answered as an error: of a sum that overflows float16
-    a graph makes zeros where it divides by it, to normalise a vector or a hidden state."""
+    a graph makes zeros where it divides by it, to normalize a vector or a hidden state."""
     vectors[~vectors.any(axis=1)] = np.nan
 
 

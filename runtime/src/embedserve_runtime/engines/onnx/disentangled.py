@@ -23,7 +23,7 @@ from embedserve_runtime.model.relative import compute_distance_rows
 class Term:
     """One disentangled term of a layer, in a graph.
 
-    table: initialiser (heads, 2 * span, head_size); rows: initialiser int64 (2 * max_tokens,), the row of each distance
+    table: initializer (heads, 2 * span, head_size); rows: initializer int64 (2 * max_tokens,), the row of each distance
     from -(max_tokens - 1) to max_tokens; table_rows: 2 * span.
     """
 

@@ -53,7 +53,7 @@ def describe_engine(
         parity=parity,
         threads=threads,
         concurrency=concurrency,
-        takes_more=True,
+        can_overcommit=True,
         artifact=artifact,
     )
 

@@ -70,9 +70,9 @@ def _write_expert(parts: Parts, tokens: str, experts: Experts, number: int, name
 
 
 def write_convolution(parts: Parts, hidden: str, description: Convolution, name: str) -> str:
-    """Write the convolution as one product over each token's neighbours, concatenated.
+    """Write the convolution as one product over each token's neighbors, concatenated.
 
-    A neighbour counts when its position is as far from the token's as it lies from it: the positions of every
+    A neighbor counts when its position is as far from the token's as it lies from it: the positions of every
     sequence begin anew, so what is beyond a border never does.
     """
     graph, half = parts.graph, description.kernel // 2

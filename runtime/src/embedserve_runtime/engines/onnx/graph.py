@@ -63,7 +63,7 @@ def takes_types(encoder: Encoder) -> bool:
 def build(
     encoder: Encoder, weights: Weights, *, has_attention_mask: bool = False
 ) -> tuple[onnx.ModelProto, Arrays]:
-    """Build the model without its weights, and the weights by initialiser name. Raises ModelInvalid.
+    """Build the model without its weights, and the weights by initializer name. Raises ModelInvalid.
 
     has_attention_mask: whether batches will have tokens that attention does not see (`PackedBatch.attended_lengths`).
 
@@ -221,7 +221,7 @@ def _write_attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: En
 
 
 def declare_initializer(name: str, value: NDArray[np.generic]) -> TensorProto:
-    """Declare an initialiser without bytes, which are put into a file later."""
+    """Declare an initializer without bytes, which are put into a file later."""
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
     tensor.data_location = TensorProto.EXTERNAL

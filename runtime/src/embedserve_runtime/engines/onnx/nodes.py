@@ -1,4 +1,4 @@
-"""Writes ONNX graphs: unique names, nodes in order, initialisers by reference."""
+"""Writes ONNX graphs: unique names, nodes in order, initializers by reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FUSED = "com.microsoft"  # ONNX Runtime's own operators
 
 
 class GraphWriter:
-    """Collects nodes and initialisers. Sub-graphs share counter and initialisers, so that all names differ.
+    """Collects nodes and initializers. Sub-graphs share counter and initializers, so that all names differ.
 
     stem: what all names of values begin with.
     """
@@ -37,7 +37,7 @@ class GraphWriter:
         return f"{self._stem}{stem}_{next(self._counter)}"
 
     def add_constant(self, name: str, value: NDArray[np.generic]) -> str:
-        """Keep `value` under `name`. A name stands for one value: asking again gives the same initialiser."""
+        """Keep `value` under `name`. A name stands for one value: asking again gives the same initializer."""
         if name not in self.initializers:
             self.initializers[name] = np.asarray(value, order="C")
         return name

@@ -23,7 +23,7 @@ class Parts:
         self.has_attention_mask = has_attention_mask
 
     def add_parameter(self, name: str) -> str:
-        """Add the parameter as an initialiser of the same name."""
+        """Add the parameter as an initializer of the same name."""
         return self.graph.add_constant(name, self.weights.read_float32(name))
 
     def write_product(self, value: str, names: list[str], bias: bool) -> str:
@@ -37,7 +37,7 @@ class Parts:
         return self.graph.add("Gemm", value, transposed, self.graph.add_constant(f"{stem}.bias", joined))
 
     def write_norm(self, value: str, norm: Norm, name: str) -> str:
-        """Normalise the last axis."""
+        """Normalize the last axis."""
         weight = self._add_norm_weight(norm, name)
         if norm.kind is NormKind.RMS:
             return self.graph.add("SimplifiedLayerNormalization", value, weight, axis=-1, epsilon=norm.eps)
@@ -48,7 +48,7 @@ class Parts:
         """(norm(residual + branch), residual + branch); the second is for layers that norm first.
 
         Two operators, since ONNX Runtime's fused ones for this take four times as long as both: only the norm alone
-        is vectorised.
+        is vectorized.
         """
         total = self.graph.add("Add", branch, residual)
         return self.write_norm(total, norm, name), total

@@ -24,7 +24,7 @@ FILE = "weights"
 
 @contextmanager
 def spool_arrays(model: onnx.ModelProto, arrays: dict[str, NDArray[np.generic]]) -> Iterator[Path]:
-    """Write arrays into a weights file, and yield its folder for as long as a session is being made. The initialisers
+    """Write arrays into a weights file, and yield its folder for as long as a session is being made. The initializers
     of `model` that bear names of `arrays` point into the file; `arrays` is emptied.
 
     Raises ConfigError where the folder for temporary files cannot hold them.
@@ -50,7 +50,7 @@ def drain_arrays(arrays: dict[str, NDArray[np.generic]]) -> Iterator[tuple[str, 
 def write_weights(
     path: Path, model: onnx.ModelProto, arrays: Iterable[tuple[str, NDArray[np.generic]]]
 ) -> None:
-    """Write arrays into the file and have the initialisers of `model` that bear their names point there."""
+    """Write arrays into the file and have the initializers of `model` that bear their names point there."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     with path.open("wb") as file:
         for name, array in arrays:

@@ -62,9 +62,9 @@ class PackedExperts:
 
 
 class PackedConvolution:
-    """Each token's neighbours side by side, then one product.
+    """Each token's neighbors side by side, then one product.
 
-    A neighbour counts when its position is as far from the token's as it lies from it: the positions of every
+    A neighbor counts when its position is as far from the token's as it lies from it: the positions of every
     sequence begin anew, so what is beyond a border never does.
     """
 

@@ -31,7 +31,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Normalization:
-    """Normalises the last axis, in float32 whatever the dtype of the values: 16-bit sums of squares lose vectors."""
+    """Normalizes the last axis, in float32 whatever the dtype of the values: 16-bit sums of squares lose vectors."""
 
     kind: NormKind
     eps: float

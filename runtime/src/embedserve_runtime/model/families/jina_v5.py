@@ -1,6 +1,6 @@
 """jina-embeddings-v5-text: EuroBERT (nano) or Qwen3 (small) under one `model_type`, with an adapter for each task.
 
-Source: `JinaEmbeddingsV5Model` and `custom_st.Transformer` beside the weights, which pool the last token and normalise
+Source: `JinaEmbeddingsV5Model` and `custom_st.Transformer` beside the weights, which pool the last token and normalize
 whatever modules.json says; which encoder it is, `is_decoder` says, as in vLLM. Adapters: `task_adapters`.
 """
 

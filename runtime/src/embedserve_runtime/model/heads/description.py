@@ -166,7 +166,7 @@ class QueryExpansion:
 class TokenPooling:
     """Vectors that are alike become one: the number of vectors divided by `factor` stay.
 
-    protected: leading vectors that stay as they are. normalize: L2 normalise afterwards.
+    protected: leading vectors that stay as they are. normalize: L2 normalize afterwards.
     """
 
     factor: float
@@ -199,7 +199,7 @@ class LateInteraction:
 
 @dataclass(frozen=True, slots=True)
 class MultiVectorHead:
-    """A vector for each token: the layers, then L2 normalise.
+    """A vector for each token: the layers, then L2 normalize.
 
     skipped: leading tokens that get none. interaction: None where queries and documents are treated alike.
     """

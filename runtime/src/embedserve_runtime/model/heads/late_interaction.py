@@ -126,7 +126,7 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
     if not modules.written and is_stanford_colbert(files.parse("config.json", HeadConfig)):
         return _read_stanford(files, encoder, layout)
     pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
-    old = pylate.model_type == "ColBERT"  # PyLate before 4 normalised and skipped without a module for it
+    old = pylate.model_type == "ColBERT"  # PyLate before 4 normalized and skipped without a module for it
     size = encoder.width
     layers = []
     for dense in modules.token_dense:

@@ -153,7 +153,7 @@ def _read_token_weights(
 
 
 def pools_first_token(files: ModelFiles, layout: ModelLayout, heads: Sequence[TokenHead]) -> bool:
-    """Return whether the model's authors take the first token's state, normalised, for the dense vector where no
+    """Return whether the model's authors take the first token's state, normalized, for the dense vector where no
     modules.json says how to pool. heads: what is made of each token."""
     config = files.enter_folder(layout.modules.transformer).parse_if_there(
         "config.json", HeadConfig, HeadConfig()

@@ -2,7 +2,7 @@
 `architectures` of config.json to the layers.
 
 Sources: the `...ForTokenClassification` classes of transformers, and for "New" and "JinaBert" the code beside their
-checkpoints. What is made of the logits, and that the dense vector is the first token's state, normalised: the script
+checkpoints. What is made of the logits, and that the dense vector is the first token's state, normalized: the script
 beside the checkpoint of Alibaba-NLP/gte-multilingual-base.
 """
 

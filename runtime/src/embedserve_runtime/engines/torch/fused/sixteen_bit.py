@@ -123,7 +123,7 @@ class PostNormIO:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreNormIO:
-    """The embeddings before the first layer, already normalised for it, of an encoder whose norms come before the
+    """The embeddings before the first layer, already normalized for it, of an encoder whose norms come before the
     branches. first_norm: of the first layer, or the final one where there is no layer."""
 
     tables: EmbeddingTables

@@ -49,7 +49,7 @@ def attend(
     BLOCK_D: tl.constexpr,  # HEAD_SIZE or the next power of 2
 ):
     log2e: tl.constexpr = 1.4426950408889634
-    # Heads side by side: programs that run together read neighbouring memory.
+    # Heads side by side: programs that run together read neighboring memory.
     head = tl.program_id(0)
     # From the last token on: the product before has just written it, and the cache still has it.
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
