@@ -109,7 +109,7 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def test_services_roll_one_after_another_whatever_the_workers_decide_at_once(store: Store) -> None:
-    queue, passes = WorkQueue[ObjectKey](first=60, limit=60), asyncio.Event()
+    queue, passes = WorkQueue[ObjectKey](base_delay=60, max_delay=60), asyncio.Event()
     async with (
         KubeClient(request_timeout=5) as kube,
         PodClient(message_timeout=5, check_timeout=5) as pod_client,

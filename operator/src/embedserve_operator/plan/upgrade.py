@@ -86,7 +86,7 @@ def _classify_pods(observed: ObservedState, there: DeploymentState) -> PodsState
     pods = tuple(
         pod
         for pod in observed.list_pods(there.revision)
-        if pod.template_hash == there.template_hash and pod.phase != "Ending"
+        if pod.template_hash == there.template_hash and pod.phase != "Terminating"
     )
     failure = find_worst_failure(there, pods, None)
     is_failing = there.is_stuck or (failure is not None and not failure.is_transient)
