@@ -29,7 +29,14 @@ from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.cache.placement import PlacementIndex
 from embedserve_operator.cache.watches import build_registry, build_watch_settings
 from embedserve_operator.clock import Clock
-from embedserve_operator.errors import ApiError, LeaseLostError, RefusedError, SettingsError, WatchFailedError
+from embedserve_operator.errors import (
+    ApiError,
+    InvalidContentError,
+    LeaseLostError,
+    RefusedError,
+    SettingsError,
+    WatchFailedError,
+)
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.kinds import RESOURCE
 from embedserve_operator.kube.references import ObjectKey
@@ -40,7 +47,7 @@ from embedserve_operator.process.metrics import OperatorMetrics
 from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
-from embedserve_operator.settings import RegistrationSettings, RunSettings
+from embedserve_operator.settings import LeaseSettings, RegistrationSettings, RunSettings
 from embedserve_operator.state.upgrades import UpgradePhase
 
 log = logging.getLogger(__name__)
@@ -123,10 +130,10 @@ async def _work_as_leader(
             await _cancel_tasks([opening])
         if not stop.is_set():
             key = opening.result()
-            connections.pod_client.sign_with(CallSigner(key, elector.get_generation, Clock()))
-            settings = replace(
-                settings, render=replace(settings.render, operator_keys=format_public_keys(key))
-            )
+            if key is not None:
+                connections.pod_client.sign_with(CallSigner(key, elector.get_generation, Clock()))
+                render = replace(settings.render, operator_keys=format_public_keys(key))
+                settings = replace(settings, render=render)
             tasks += _start_tasks(settings, connections, components, monitors, stop)
             await _wait_for_first(stop, *tasks)
         return 0 if stop.is_set() else 1
@@ -252,18 +259,17 @@ async def _restore_signal_handlers(ready: asyncio.Event, stop: asyncio.Event) ->
     await stop.wait()
 
 
-async def _open(settings: RunSettings, kube: KubeClient, components: _Components) -> Ed25519PrivateKey:
+async def _open(settings: RunSettings, kube: KubeClient, components: _Components) -> Ed25519PrivateKey | None:
     """Fill the caches as soon as there is an API server that knows the resource: kopf would never serve a kind
-    that appears after its start. Return the key of calls to pods.
+    that appears after its start. Return the key of calls to pods, None where this account may not have one.
     """
-    lease = settings.lease
     reported = ""
     while True:
         try:
             if await kube.serves(RESOURCE):
                 await components.namespaces.choose()
                 await components.audit.fill()
-                return await load_call_key(kube, lease.namespace, lease.call_key_secret)
+                return await _load_call_key(kube, settings.lease)
             message = "the CustomResourceDefinition of EmbeddingService is not installed"
         except RefusedError:
             raise
@@ -273,6 +279,17 @@ async def _open(settings: RunSettings, kube: KubeClient, components: _Components
             log.warning("%s; waiting for it", message)
             reported = message
         await asyncio.sleep(_OPENING_RETRY_SECONDS)
+
+
+async def _load_call_key(kube: KubeClient, lease: LeaseSettings) -> Ed25519PrivateKey | None:
+    try:
+        return await load_call_key(kube, lease.namespace, lease.call_key_secret)
+    except InvalidContentError:
+        raise
+    except RefusedError as error:
+        # As before calls were signed; a role that somebody wrote by hand must not stop all services.
+        log.warning("calls to pods are not signed, and pods take them from anybody: %s", error)
+        return None
 
 
 async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
