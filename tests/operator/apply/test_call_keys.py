@@ -53,7 +53,9 @@ def pem(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
 
 async def load(server: Secrets, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ed25519PrivateKey:
     async with serving(server, folder, monkeypatch), KubeClient(request_timeout=20) as kube:
-        return await load_call_key(kube, "system", "operator-pod-calls")
+        found = await load_call_key(kube, "system", "operator-pod-calls")
+    assert found is not None
+    return found
 
 
 async def test_a_key_is_made_once_and_found_by_every_later_operator(
@@ -66,6 +68,21 @@ async def test_a_key_is_made_once_and_found_by_every_later_operator(
     (public,) = json.loads(found[0])["keys"]
     assert "d" not in public, "the private half stays where it is"
     assert (public["kty"], public["crv"]) == ("OKP", "Ed25519")
+
+
+async def test_an_operator_without_the_right_to_the_secret_works_without_a_key_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Secrets()
+
+    async def forbid(_: web.Request) -> web.StreamResponse:
+        return status(403, 'secrets "operator-pod-calls" is forbidden')
+
+    server.answer = forbid
+    async with serving(server, tmp_path, monkeypatch), KubeClient(request_timeout=20) as kube:
+        assert await load_call_key(kube, "system", "operator-pod-calls") is None
+    assert "not signed" in caplog.text
+    assert "forbidden" in caplog.text
 
 
 async def test_the_key_of_whoever_was_quicker_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from embedserve_operator.cache.watches import build_registry, build_watch_settin
 from embedserve_operator.clock import Clock
 from embedserve_operator.errors import (
     ApiError,
-    InvalidContentError,
     LeaseLostError,
     RefusedError,
     SettingsError,
@@ -47,7 +46,7 @@ from embedserve_operator.process.metrics import OperatorMetrics
 from embedserve_operator.process.namespaces import WatchedNamespaces
 from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
-from embedserve_operator.settings import LeaseSettings, RegistrationSettings, RunSettings
+from embedserve_operator.settings import RegistrationSettings, RunSettings
 from embedserve_operator.state.upgrades import UpgradePhase
 
 log = logging.getLogger(__name__)
@@ -269,7 +268,7 @@ async def _open(settings: RunSettings, kube: KubeClient, components: _Components
             if await kube.serves(RESOURCE):
                 await components.namespaces.choose()
                 await components.audit.fill()
-                return await _load_call_key(kube, settings.lease)
+                return await load_call_key(kube, settings.lease.namespace, settings.lease.call_key_secret)
             message = "the CustomResourceDefinition of EmbeddingService is not installed"
         except RefusedError:
             raise
@@ -279,17 +278,6 @@ async def _open(settings: RunSettings, kube: KubeClient, components: _Components
             log.warning("%s; waiting for it", message)
             reported = message
         await asyncio.sleep(_OPENING_RETRY_SECONDS)
-
-
-async def _load_call_key(kube: KubeClient, lease: LeaseSettings) -> Ed25519PrivateKey | None:
-    try:
-        return await load_call_key(kube, lease.namespace, lease.call_key_secret)
-    except InvalidContentError:
-        raise
-    except RefusedError as error:
-        # As before calls were signed; a role that somebody wrote by hand must not stop all services.
-        log.warning("calls to pods are not signed, and pods take them from anybody: %s", error)
-        return None
 
 
 async def _run_unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
