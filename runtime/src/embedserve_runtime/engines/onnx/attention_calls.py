@@ -41,6 +41,21 @@ QKV = FusedQKV | tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class GroupInputs:
+    """Names of what attention over one group of sequences reads.
+
+    blocks: queries, keys and values, (sequences, length, columns). shape: int64, these three. attended_lengths: how
+    many leading tokens attention sees, int32 (sequences,), empty for all. distances: what is added by the distance of
+    query and key, (1, heads or 1, length, length), if anything.
+    """
+
+    blocks: Sequence[str]
+    shape: str
+    attended_lengths: str
+    distances: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionCall:
     """A call of attention on sequences of one length.
 
@@ -55,101 +70,73 @@ class AttentionCall:
     in_blocks: AttentionInBlocks | None
     has_attention_mask: bool
 
-    def add(
-        self,
-        body: GraphWriter,
-        blocks: Sequence[str],
-        shape: str,
-        *,
-        attended_lengths: str,
-        distances: str | None,
-    ) -> str:
-        """Add the call; its result is packed (tokens, heads x head_size).
-
-        blocks: queries, keys and values, (sequences, length, columns). shape: int64, these three. attended_lengths: how
-        many leading tokens attention sees, int32 (sequences,), empty for all. distances: those of this length.
-        """
-
-        def write_one_table(graph: GraphWriter) -> str:
-            return self._write_one_table(graph, blocks, shape, attended_lengths, distances)
-
-        def write_scored(graph: GraphWriter) -> str:
-            return self._write_scored(graph, blocks, shape, attended_lengths, distances)
-
-        has_bias = distances is not None or self.positions is not None
+    def add(self, body: GraphWriter, inputs: GroupInputs) -> str:
+        """Add the call; its result is packed (tokens, heads x head_size)."""
+        has_bias = inputs.distances is not None or self.positions is not None
         is_capped = self.layer.soft_cap is not None
-        if is_capped or (has_bias and attended_lengths):
+        if is_capped or (has_bias and inputs.attended_lengths):
             # What only the operator with all scores has: the cap, and zeros for a query that sees no key.
-            context = self._write_any_length(body, blocks, shape, attended_lengths, write_scored)
+            context = self._write_any_length(body, inputs, self._write_scores)
         elif has_bias:
             context = _choose_by_length(
                 body,
-                shape,
+                inputs.shape,
                 MAX_TOKENS_IN_PLACE,
-                write_scored,
-                lambda long: self._write_any_length(long, blocks, shape, attended_lengths, write_one_table),
+                lambda short: self._write_scores(short, inputs),
+                lambda long: self._write_any_length(long, inputs, self._write_one_table),
             )
-        elif attended_lengths:
-            context = self._write_any_length(body, blocks, shape, attended_lengths, write_one_table)
+        elif inputs.attended_lengths:
+            context = self._write_any_length(body, inputs, self._write_one_table)
         else:
-            context = write_one_table(body)
+            context = self._write_one_table(body, inputs)
         return body.add("Reshape", context, body.add_integers(-1, self.layer.heads * self.layer.head_size))
 
     def _write_any_length(
         self,
         body: GraphWriter,
-        blocks: Sequence[str],
-        shape: str,
-        attended_lengths: str,
-        write_one_table: Callable[[GraphWriter], str],
+        inputs: GroupInputs,
+        write_one_table: Callable[[GraphWriter, GroupInputs], str],
     ) -> str:
         in_blocks = self.in_blocks
         if in_blocks is None:
-            return write_one_table(body)
+            return write_one_table(body, inputs)
 
         def write_in_blocks(long: GraphWriter) -> str:
-            length = long.add("Gather", shape, long.add_integers(1))
-            return in_blocks.add(long, blocks, length, attended_lengths)
+            length = long.add("Gather", inputs.shape, long.add_integers(1))
+            return in_blocks.add(long, inputs.blocks, length, inputs.attended_lengths)
 
-        return _choose_by_length(body, shape, MAX_TOKENS_IN_ONE_TABLE, write_one_table, write_in_blocks)
+        return _choose_by_length(
+            body,
+            inputs.shape,
+            MAX_TOKENS_IN_ONE_TABLE,
+            lambda short: write_one_table(short, inputs),
+            write_in_blocks,
+        )
 
-    def _list_terms(
-        self, body: GraphWriter, blocks: Sequence[str], shape: str, distances: str | None
-    ) -> list[str]:
-        """What is added to the scores."""
-        added = [] if distances is None else [distances]
+    def _write_score_terms(self, body: GraphWriter, inputs: GroupInputs) -> list[str]:
+        """Write what is added to the scores."""
+        added = [] if inputs.distances is None else [inputs.distances]
         if self.positions is not None:
-            added.append(self.positions.write_block(body, blocks[0], blocks[1], shape))
+            queries, keys, _ = inputs.blocks
+            added.append(self.positions.write_block(body, queries, keys, inputs.shape))
         return added
 
-    def _write_scored(
-        self,
-        body: GraphWriter,
-        blocks: Sequence[str],
-        shape: str,
-        attended_lengths: str,
-        distances: str | None,
-    ) -> str:
-        terms = self._list_terms(body, blocks, shape, distances)
+    def _write_scores(self, body: GraphWriter, inputs: GroupInputs) -> str:
+        """Write attention by the operator that takes all scores."""
+        terms = self._write_score_terms(body, inputs)
         hidden_keys = None
-        if attended_lengths:
-            length = body.add("Gather", shape, body.add_integers(1))
-            hidden_keys = write_hidden_keys(body, length, attended_lengths)
-        return write_scored_attention(body, self.layer, blocks, terms, hidden_keys)
+        if inputs.attended_lengths:
+            length = body.add("Gather", inputs.shape, body.add_integers(1))
+            hidden_keys = write_hidden_keys(body, length, inputs.attended_lengths)
+        return write_scored_attention(body, self.layer, inputs.blocks, terms, hidden_keys)
 
-    def _write_one_table(
-        self,
-        body: GraphWriter,
-        blocks: Sequence[str],
-        shape: str,
-        attended_lengths: str,
-        distances: str | None,
-    ) -> str:
-        terms = self._list_terms(body, blocks, shape, distances)
+    def _write_one_table(self, body: GraphWriter, inputs: GroupInputs) -> str:
+        """Write attention by the operator of queries, keys and values that are apart."""
+        terms = self._write_score_terms(body, inputs)
         bias = body.add("Add", *terms) if len(terms) > 1 else "".join(terms)
         return body.add(
             "MultiHeadAttention",
-            *(*blocks, "", attended_lengths, bias),
+            *(*inputs.blocks, "", inputs.attended_lengths, bias),
             domain=FUSED,
             num_heads=self.layer.heads,
             scale=self.layer.scale,
@@ -195,7 +182,7 @@ def _build_one_group(graph: GraphWriter, heads: QKV, call: AttentionCall) -> onn
     else:
         blocks = [body.add("Reshape", value, shape) for value in heads]
     attended_lengths = "attended" if call.has_attention_mask else ""
-    found = call.add(body, blocks, shape, attended_lengths=attended_lengths, distances=call.distances)
+    found = call.add(body, GroupInputs(blocks, shape, attended_lengths, call.distances))
     return build_branch(body, found, "one_group")
 
 
@@ -231,7 +218,7 @@ def _write_group(branch: GraphWriter, body: GraphWriter, number: str, heads: QKV
             "Slice", "attended", *(body.add("Gather", name, number) for name in ("firsts", "lasts"))
         )
     distances = None if call.distances is None else _write_corner(body, call.distances, shape)
-    return call.add(body, blocks, shape, attended_lengths=attended_lengths, distances=distances)
+    return call.add(body, GroupInputs(blocks, shape, attended_lengths, distances))
 
 
 def _write_bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str, str]:
