@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,18 @@ import torch
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.benchmark import Benchmark, tokenize_corpus
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.base import EngineDescription, MemoryStatus, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.parity.measures import compare
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer
 from tests.census.gte_multilingual import Built, build_gte_multilingual
 from tests.runtime.pipelines.folders import CUT
+from tests.support.distorted_runners import DistortedRunner
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 BOTH = Output.DENSE | Output.SPARSE
@@ -110,22 +110,11 @@ def test_the_artifact_and_the_standard_file_are_served_with_both_outputs(
             assert np.abs(found - want).max() <= FP32_MAX_ABS_DIFF
 
 
-@dataclass(frozen=True)
-class LargerWeights:
+@dataclass(frozen=True, kw_only=True)
+class LargerWeights(DistortedRunner):
     """A runner whose token weights of odd ids are larger than they should be, and whose vectors are right."""
 
-    exact: Runner
     factor: float
-    memory: MemoryStatus = field(default_factory=MemoryStatus)
-    recomputed: int = 0
-
-    @property
-    def card(self) -> ModelCard:
-        return self.exact.card
-
-    @property
-    def engine(self) -> EngineDescription:
-        return self.exact.engine
 
     def run(self, batch: PackedBatch, outputs: Output) -> Results:
         made = self.exact.run(batch, outputs)
@@ -143,7 +132,8 @@ def test_the_gate_compares_token_weights_and_the_order_of_scores(built: Built, t
     benchmark = Benchmark(runner.card, tokenize_corpus(runner.card, read_parity_texts()))
     reference = benchmark.run(runner).outputs
     same, far = (
-        compare(reference, benchmark.run(LargerWeights(runner, factor)).outputs) for factor in (1, 3)
+        compare(reference, benchmark.run(LargerWeights(exact=runner, factor=factor)).outputs)
+        for factor in (1, 3)
     )
     assert (same.min_cosine, same.rank_agreement) == pytest.approx((1, 1))
     assert far.min_cosine < 0.97

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from embedserve_runtime.conversion.benchmark import (
     tokenize_corpus,
     tokenize_longest,
 )
-from embedserve_runtime.engines.base import EngineDescription, MemoryStatus, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
@@ -27,8 +27,8 @@ from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.parity.eight_bit import build_sample
 from embedserve_runtime.parity.long_texts import choose_lengths
 from embedserve_runtime.parity.measures import compare
-from embedserve_runtime.runners.base import Runner
 from tests.runtime.pipelines.folders import bert
+from tests.support.distorted_runners import DistortedRunner
 
 POSITIONS = 512
 
@@ -59,22 +59,11 @@ def card_of(folder: Path) -> ModelCard:
     return read_card(folder, "local", ModelSettings(source=str(folder)))
 
 
-@dataclass(frozen=True)
-class WorseOnLongTexts:
+@dataclass(frozen=True, kw_only=True)
+class WorseOnLongTexts(DistortedRunner):
     """A runner whose vectors of texts of more than `tokens` point elsewhere."""
 
-    exact: Runner
     tokens: int
-    memory: MemoryStatus = field(default_factory=MemoryStatus)
-    recomputed: int = 0
-
-    @property
-    def card(self) -> ModelCard:
-        return self.exact.card
-
-    @property
-    def engine(self) -> EngineDescription:
-        return self.exact.engine
 
     def run(self, batch: PackedBatch, outputs: Output) -> Results:
         dense = self.exact.run(batch, outputs).dense
@@ -91,10 +80,11 @@ def test_a_variant_that_is_far_off_on_long_texts_alone_is_below_the_floor(tmp_pa
         runner.card, tokenize_corpus(runner.card, texts), tokenize_longest(runner.card, texts)
     )
     reference = benchmark.run(runner).outputs
-    same = benchmark.run(WorseOnLongTexts(runner, POSITIONS)).outputs
+    same = benchmark.run(WorseOnLongTexts(exact=runner, tokens=POSITIONS)).outputs
     assert compare(reference, same).min_cosine == pytest.approx(1)
     for tokens in (MAX_TOKENS, 400):
-        found = benchmark.run(WorseOnLongTexts(runner, tokens)).outputs
+        found = benchmark.run(WorseOnLongTexts(exact=runner, tokens=tokens)).outputs
         assert compare(reference, found).min_cosine < 0.9
-    stopped = benchmark.run(WorseOnLongTexts(runner, MAX_TOKENS), ParityLimits(reference, ParitySettings()))
+    limits = ParityLimits(reference, ParitySettings())
+    stopped = benchmark.run(WorseOnLongTexts(exact=runner, tokens=MAX_TOKENS), limits)
     assert len(stopped.outputs.vectors) == len(reference.vectors) - 1

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import EngineDescription, MemoryStatus, PackedBatch
+from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.loading.runners import load_runner
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.parity.eight_bit import build_sample, measure_parity
 from embedserve_runtime.runners.base import Runner
 from tests.census.gte_multilingual import build_gte_multilingual
+from tests.support.distorted_runners import DistortedRunner
 
 
-@dataclass(frozen=True)
-class Worse:
+@dataclass(frozen=True, kw_only=True)
+class Worse(DistortedRunner):
     """A runner whose vectors are as far off as `error` says."""
 
-    exact: Runner
     error: float
-    memory: MemoryStatus = field(default_factory=MemoryStatus)
-    recomputed: int = 0
-
-    @property
-    def card(self) -> ModelCard:
-        return self.exact.card
-
-    @property
-    def engine(self) -> EngineDescription:
-        return self.exact.engine
 
     def run(self, batch: PackedBatch, outputs: Output) -> Results:
         rows = self.exact.run(batch, outputs).dense
@@ -56,13 +45,13 @@ def test_the_parity_is_the_cosine_that_the_error_leaves(minilm_runner: Runner, e
     batch = PackedBatch.pack(
         [source.integers(1000, 30_000, length).astype(np.int32) for length in (3, 9, 20)]
     )
-    measured = measure_parity(Worse(minilm_runner, error), minilm_runner, batch)
+    measured = measure_parity(Worse(exact=minilm_runner, error=error), minilm_runner, batch)
     assert measured.min_cosine == pytest.approx((1 + error**2) ** -0.5, abs=0.002)
     assert measured.min_cosine <= measured.mean_cosine <= 1
     assert (measured.precision, measured.reference) == (minilm_runner.engine.precision,) * 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WorseWeights(Worse):
     """A runner whose token weights are off and whose dense vectors are not: each text's first weight is so much
     larger."""
@@ -83,5 +72,5 @@ def test_token_weights_count_where_they_are_further_off(tmp_path: Path) -> None:
         load_config(flags={"model": {"source": str(build_gte_multilingual(tmp_path, "new").folder)}})
     )
     batch = build_sample(runner.card)
-    assert measure_parity(WorseWeights(runner, 0), runner, batch).min_cosine == pytest.approx(1)
-    assert measure_parity(WorseWeights(runner, 1), runner, batch).min_cosine < 0.9
+    assert measure_parity(WorseWeights(exact=runner, error=0), runner, batch).min_cosine == pytest.approx(1)
+    assert measure_parity(WorseWeights(exact=runner, error=1), runner, batch).min_cosine < 0.9
