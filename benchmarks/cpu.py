@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks import cpu_first
 from benchmarks import cpu_results as kept
+from benchmarks.command_line import parser_of
 from benchmarks.cpu_cases import Case, Counter, cases, words
 from benchmarks.cpu_peers import (
     OURS,
@@ -177,9 +178,7 @@ def free_port() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parts = [*cases(), STARTS, FIRST, MEMORY]
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
     parser.add_argument("--quick", action="store_true", help="one short round, nothing is written")

@@ -8,12 +8,12 @@ peak is the greatest resident memory of all processes of the server (VmHWM of /p
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import parser_of
 from embedserve_runtime.commands.inspect_model import format_size
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.loading.model_sizes import find_model_sizes
@@ -67,9 +67,7 @@ def measure(name: str, layers: int, cpus: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("names", nargs="*", default=[*CONFIGS], metavar="NAME")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--cpus", type=int, default=2)

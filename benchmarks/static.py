@@ -17,7 +17,6 @@ The Rust reader is built with cargo into the user's cache folder on first use. -
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -31,6 +30,7 @@ import numpy as np
 from model2vec import StaticModel
 from tokenizers import Tokenizer
 
+from benchmarks.command_line import parser_of
 from benchmarks.docstrings import paragraphs
 from benchmarks.static_peers import NotBuilt, build_rust_reader, rust_seconds
 from embedserve_runtime.benching.texts import read_texts
@@ -153,9 +153,7 @@ def shown(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--keep", action="store_true")

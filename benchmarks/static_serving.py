@@ -10,7 +10,6 @@ wall time counts what others do on the machine.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.command_line import parser_of
 from benchmarks.cpu import free_port, running
 from benchmarks.cpu_peers import JSON, REPOSITORY, START_SECONDS, Peer, Running, ours
 from benchmarks.docstrings import paragraphs
@@ -84,9 +84,7 @@ def compare(name: str, model: Path, other: Path, rounds: int, requests: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--against", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=20)
