@@ -36,7 +36,7 @@ def find_worst_failure(
     return found[0] if found else None
 
 
-def describe_insufficient_room(failure: Failure | None, rollout: Rollout) -> Failure | None:
+def describe_insufficient_resources(failure: Failure | None, rollout: Rollout) -> Failure | None:
     """Describe insufficient room for a second model as a choice that the user has.
 
     Nothing is taken down unasked.

@@ -13,7 +13,7 @@ from embedserve_operator.manifests.service import format_url as service_url
 from embedserve_operator.plan import conditions
 from embedserve_operator.plan.evaluation import Evaluation
 from embedserve_operator.plan.failures import (
-    describe_insufficient_room,
+    describe_insufficient_resources,
     find_failed_self_check,
     find_mixed_spaces,
     find_worst_failure,
@@ -93,5 +93,5 @@ def _find_failure(evaluation: Evaluation, pods: tuple[PodState, ...]) -> Failure
         found = find_mixed_spaces(observed, rollout) or find_worst_failure(
             observed.find_deployment(rollout.desired), pods, placement_failure
         )
-        return describe_insufficient_room(found, rollout)
+        return describe_insufficient_resources(found, rollout)
     return find_failed_self_check(pods) if rollout.state == "Checking" else preparation.failure
