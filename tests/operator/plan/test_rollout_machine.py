@@ -120,6 +120,16 @@ class ModelChanges(RuleBasedStateMachine):
         assert answered <= self.cluster.proved | {name_space(A)}
 
     @invariant()
+    def a_service_of_which_no_pod_serves_is_not_ready(self) -> None:
+        plan, observed = self.cluster.plan()
+        serving = observed.find_deployment(observed.serving_revision or "")
+        (ready,) = [one for one in plan.status.conditions if one.type == "Ready"]
+        is_stopped = self.cluster.spec.get("suspend") or self.cluster.spec["replicas"] == 0
+        if ready.status == "True" and not is_stopped:
+            assert serving is not None, ready.message
+            assert serving.available, ready.message
+
+    @invariant()
     def what_is_kept_is_there_for_its_time(self) -> None:
         cluster = self.cluster
         keep = parse_duration(cluster.spec["rollout"].get("keepPrevious", "24h"))

@@ -66,7 +66,10 @@ def test_a_stopped_service_keeps_its_model_and_comes_back_with_it_although_anoth
     assert [deployment(stopped, name)["spec"]["replicas"] for name in stopped.names("Deployment")] == [0, 0]
     assert stopped.service_revision() == old
     assert {kind: one.reason for kind, one in stopped.conditions().items()} == {"Ready": "Suspended"}
-    resumed = stopped.changed(asked()).applied()
+    resuming = stopped.changed(asked())
+    assert resuming.conditions()["Ready"].status == "False", "no pod of the old model runs yet"
+    resumed = resuming.applied()
+    assert resumed.conditions()["Ready"].status == "False"
     assert [deployment(resumed, name)["spec"]["replicas"] for name in resumed.names("Deployment")] == [1, 1]
     back = resumed.rolled_out(report=OTHER).applied()
     assert back.service_revision() == old, "hold is not skipped where the old pods come back later"

@@ -39,6 +39,10 @@ class ConditionInputs:
     """The change of the model that is refused or not begun; everything else is then about what is done instead."""
     replicas: int
     """The number of pods that should run."""
+    serving_replicas: int
+    """The number of pods of the serving revision that should run once this pass has been carried out; its Deployment
+    may still have another one.
+    """
     is_suspended: bool
     is_autoscaled: bool
     serving: DeploymentState | None
@@ -102,9 +106,7 @@ def _build_ready(inputs: ConditionInputs) -> PlannedCondition:
             return PlannedCondition("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
         why = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
         return PlannedCondition("Ready", "True", SCALED_TO_ZERO, f"{why}: no pod runs")
-    asked = inputs.replicas
-    if inputs.rollout.is_waiting and serving is not None:
-        asked = serving.desired_replicas
+    asked = inputs.serving_replicas
     available = serving.available if serving is not None else 0
     if available >= asked:
         plainly = f"{available} of {asked} replicas are ready"

@@ -21,7 +21,13 @@ from embedserve_operator.plan.failures import (
 from embedserve_operator.plan.fetch_progress import summarize_progress
 from embedserve_operator.plan.placement import count_matching_nodes, find_placement_failure
 from embedserve_operator.plan.plan import PlannedStatus
-from embedserve_operator.plan.scaling import build_autoscaling_status, build_scaling_condition, is_at_maximum
+from embedserve_operator.plan.scaling import (
+    build_autoscaling_status,
+    build_scaling_condition,
+    choose_replicas,
+    is_at_maximum,
+    plan_frozen_replicas,
+)
 from embedserve_operator.plan.serving_status import build_rollout_status, build_serving_status
 from embedserve_operator.plan.upgrade import build_upgrade_conditions
 from embedserve_operator.state.failures import Failure
@@ -42,6 +48,7 @@ def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) 
         rollout=rollout,
         refused=refused,
         replicas=desired.replicas,
+        serving_replicas=_choose_serving_replicas(evaluation),
         is_suspended=spec.suspend,
         is_autoscaled=spec.autoscaling is not None,
         serving=observed.find_deployment(rollout.serving),
@@ -73,6 +80,21 @@ def build_status_report(evaluation: Evaluation, asked: tuple[FetchingPod, ...]) 
         autoscaling=build_autoscaling_status(observed, spec, rollout.serving),
         is_at_maximum=is_at_maximum(observed, rollout.serving),
     )
+
+
+def _choose_serving_replicas(evaluation: Evaluation) -> int:
+    """Return the number of pods that the serving revision should run."""
+    observed, rollout, serving = evaluation.observed, evaluation.rollout, evaluation.serving
+    there = observed.find_deployment(rollout.serving)
+    if not rollout.is_waiting or there is None:
+        return evaluation.build.desired.replicas
+    if serving is not None:
+        return choose_replicas(observed, serving.spec, rollout.serving)
+    if rollout.is_serving_broken or evaluation.build.preparation.must_clear:
+        # It is scaled down to make room: none of its pods should run, and yet nobody is served without one.
+        return max(1, there.desired_replicas)
+    claim = plan_frozen_replicas(observed, evaluation.spec, rollout.serving)
+    return there.desired_replicas if claim is None else claim.replicas
 
 
 def _find_failure(evaluation: Evaluation, pods: tuple[PodState, ...]) -> Failure | None:
