@@ -21,17 +21,26 @@ RIGHT = {
     "ampere": {"a100"},
     "ada": {"l4"},
     "hopper": {"h100", "gh200"},
-    "blackwell": {"b200"},
+    "blackwell": {"b200", "gke-b200"},
     "dgx-spark": {"spark"},
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes(cluster: Cluster) -> Iterator[None]:
-    """The same nodes as in the tests without a cluster, beside the real one."""
+    """The same nodes as in the tests without a cluster, beside the real one, and one that was just added."""
     items = yaml.safe_load(NODES.read_text(encoding="utf-8"))["items"]
-    with fake_nodes(cluster, [item for item in items if item["kind"] == "Node"]):
+    found = [item for item in items if item["kind"] == "Node"]
+    with fake_nodes(cluster, [*found, undiscovered(found, "b200", like="gke-b200")]):
         yield
+
+
+def undiscovered(nodes: list[Object], name: str, *, like: str) -> Object:
+    """A copy of a node under another name, with the label of GKE but without those of feature discovery."""
+    (node,) = [one for one in nodes if one["metadata"]["name"] == name]
+    kept = {key: value for key, value in node["metadata"]["labels"].items() if "nvidia.com" not in key}
+    labels = {**kept, "kubernetes.io/hostname": like, "cloud.google.com/gke-accelerator": "nvidia-b200"}
+    return {**node, "metadata": {"name": like, "labels": labels}}
 
 
 def placed(service: Service) -> Object:
@@ -74,6 +83,16 @@ def test_a_slice_lands_where_it_is_offered(service: MakeService) -> None:
     mig.delete()
 
 
+def test_a_node_that_only_the_cloud_has_labelled_takes_pods_of_its_class(service: MakeService) -> None:
+    """An autoscaler adds a node to an empty pool by the labels that the cloud gives it; discovery comes later."""
+    found = service("scaled-up")
+    selector = {"kubernetes.io/hostname": "gke-b200"}
+    found.apply({**hardware("blackwell"), "pod": {"nodeSelector": selector}})
+    assert placed(found)["spec"]["nodeName"] == "gke-b200"
+    assert found.get()["status"]["hardware"]["matchingNodes"] == 1
+    found.delete()
+
+
 def test_a_toleration_of_the_user_opens_a_tainted_node(service: MakeService) -> None:
     tolerant = service("tolerant")
     tolerations = [{"key": "team", "operator": "Exists"}]
@@ -96,7 +115,12 @@ def test_a_toleration_of_the_user_opens_a_tainted_node(service: MakeService) -> 
             "nowhere",
             {**hardware("hopper"), "pod": {"nodeSelector": {"rack": "9"}}},
             "NoMatchingNode",
-            ("label rack=9", "compute capability 9.0", "The scheduler says: pod nowhere-"),
+            (
+                "label rack=9",
+                "compute capability 9.0",
+                "cloud.google.com/gke-accelerator=nvidia-h100-80gb",
+                "The scheduler says: pod nowhere-",
+            ),
             id="no node with the label",
         ),
         pytest.param(

@@ -25,6 +25,11 @@ def find_differences(before: str, after: str) -> dict[str, Any]:
     return dict(_walk(_label_objects(before), _label_objects(after), ""))
 
 
+def find_value_differences(before: Any, after: Any, path: str) -> dict[str, Any]:
+    """Return what is different in the second of two values that both are at a path, as `find_differences` does."""
+    return dict(_walk(before, after, path))
+
+
 def _label_objects(content: str) -> dict[str, Any]:
     """The objects by their kind and name; a Job by its task, and a ConfigMap that pods mount by what has the pods."""
     objects = [one for one in yaml.load_all(content, Loader=yaml.CSafeLoader) if one is not None]

@@ -23,6 +23,9 @@ def test_a_change_of_one_field_keeps_the_others() -> None:
 @pytest.mark.parametrize(
     ("changes", "want"),
     [
+        pytest.param(
+            {"x": {"acceleratorLabels": {"pool": []}}}, "acceleratorLabels", id="a label without values"
+        ),
         pytest.param({"x": {"gpu": 1}}, "hardware class x: gpu: Extra inputs", id="an unknown field"),
         pytest.param({"x": {"computeCapabilities": [9]}}, "computeCapabilities", id="a number for text"),
         pytest.param({"x": {"maxSurge": 0}}, "cannot both be 0", id="no way to replace a pod"),
@@ -124,3 +127,14 @@ def test_precision_and_engine_come_from_the_class_unless_the_user_says(
     children = Cluster(resource(hub_spec(hardware={"class": hardware}, model=model))).plan().children
     config = yaml.safe_load(children[0]["data"]["runtime.yaml"])
     assert config.get("engine") == want
+
+
+def test_capabilities_of_ones_own_take_the_place_of_the_clouds_labels_too() -> None:
+    """The labels of class ampere stand for the A10 as well."""
+    a100 = merge_classes({"ampere": {"computeCapabilities": ["8.0"]}})["ampere"]
+    assert (a100.compute_capabilities, a100.accelerator_labels) == (("8.0",), {})
+    labels = {"cloud.google.com/gke-accelerator": ("nvidia-tesla-a100",)}
+    both = merge_classes({"ampere": {"computeCapabilities": ["8.0"], "acceleratorLabels": labels}})["ampere"]
+    assert both.accelerator_labels == labels
+    surging = merge_classes({"ampere": {"maxSurge": 1}})["ampere"]
+    assert surging.accelerator_labels == CLASSES["ampere"].accelerator_labels

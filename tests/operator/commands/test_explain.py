@@ -37,7 +37,16 @@ def test_a_service_on_accelerators_is_explained_in_exactly_the_reviewed_words() 
             HOPPER,
             [
                 "hardware class blackwell-rtx: RTX PRO, RTX 50",
-                "  a node has architecture amd64 or arm64, compute capability 12.0, label kubernetes.io/os=linux",
+                "  a node has architecture amd64 or arm64, compute capability 12.0 or a cloud's label for it, label "
+                "kubernetes.io/os=linux",
+                "  a label    cloud.google.com/gke-accelerator=nvidia-rtx-pro-6000",
+                "  a label    karpenter.k8s.aws/instance-gpu-name=rtx-pro-4500 or rtx-pro-server-6000",
+                "  a label    eks.amazonaws.com/instance-gpu-name=rtx-pro-4500 or rtx-pro-server-6000",
+                "  a label    node.kubernetes.io/instance-type=g7.2xlarge or g7.4xlarge or g7.8xlarge or g7.12xlarge "
+                "or g7.24xlarge or g7.48xlarge or g7e.2xlarge or g7e.4xlarge or g7e.8xlarge or g7e.12xlarge "
+                "or g7e.24xlarge or g7e.48xlarge",
+                "  a pool without nodes fits if its definition has such a label, or nvidia.com/gpu.compute.major=12 "
+                "and nvidia.com/gpu.compute.minor=0, which you can add to it",
                 "  nodes that fit: none",
             ],
             id="no node fits a class",

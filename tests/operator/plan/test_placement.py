@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.api.cloud_labels import CLOUD_LABELS
 from embedserve_operator.api.hardware import CLASSES
 from embedserve_operator.commands.render import read_cluster
 from embedserve_operator.manifests.placement import build_node_requirements
@@ -76,7 +77,7 @@ def test_pods_are_placed_on_architectures_of_their_image_only() -> None:
             (node("plain"), node("old", capability="7.5", gpu=1)),
             "NoMatchingNode",
             (
-                "class hopper (architecture amd64 or arm64, compute capability 9.0",
+                "class hopper (architecture amd64 or arm64, compute capability 9.0 or a cloud's label for it",
                 "1 node (amd64)",
                 "1 node (amd64, compute capability 7.5, 1 nvidia.com/gpu)",
             ),
@@ -166,11 +167,15 @@ def test_the_users_terms_are_each_narrowed_to_the_class() -> None:
     spec = hub_spec(hardware={"class": "blackwell"}, pod={"affinity": {"nodeAffinity": required}})
     affinity = template(cluster(spec))["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert len(terms) == 2
     for term in terms:
         keys = {expression["key"] for expression in term["matchExpressions"]}
-        assert {"kubernetes.io/arch", "nvidia.com/gpu.compute.major"} <= keys
-    assert [set(term) for term in terms] == [{"matchExpressions"}, {"matchExpressions", "matchFields"}]
+        assert {"kubernetes.io/os", "kubernetes.io/arch"} <= keys
+    # By compute capability, and by each label of a cloud.
+    of_class = 1 + len(CLOUD_LABELS["blackwell"])
+    assert [[*term] for term in terms] == [
+        *of_class * [["matchExpressions"]],
+        *of_class * [["matchFields", "matchExpressions"]],
+    ]
 
 
 GPU = hub_spec(hardware={"class": "hopper"})
@@ -217,9 +222,45 @@ def test_a_pool_that_is_scaled_up_from_no_node_is_explained_where_a_class_asks_f
     no_gpu = ClusterState(nodes=(node("plain"),))
     said = cluster(GPU, no_gpu).applied().conditions()["Reconciling"]
     assert said.reason == "NoMatchingNode"
-    assert "hardwareClasses: nodeLabels" in said.message
+    assert "cloud.google.com/gke-accelerator=nvidia-h100-80gb or nvidia-h100-mega-80gb" in said.message
+    assert (
+        "nvidia.com/gpu.compute.major=9 and nvidia.com/gpu.compute.minor=0, which you can add" in said.message
+    )
     elsewhere = (
         cluster(hub_spec(hardware={"class": "cpu-arm64"}), no_gpu).applied().conditions()["Reconciling"]
     )
     assert elsewhere.reason == "NoMatchingNode"
-    assert "hardwareClasses" not in elsewhere.message
+    assert "autoscaler" not in elsewhere.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("cloud.google.com/gke-accelerator", "nvidia-tesla-t4", "turing"),
+        ("cloud.google.com/gke-accelerator", "nvidia-l4", "ada"),
+        ("cloud.google.com/gke-accelerator", "nvidia-h100-80gb", "hopper"),
+        ("karpenter.k8s.aws/instance-gpu-name", "a10g", "ampere"),
+        ("karpenter.k8s.aws/instance-gpu-name", "b200", "blackwell"),
+        ("eks.amazonaws.com/instance-gpu-name", "h200", "hopper"),
+        ("karpenter.azure.com/sku-gpu-name", "A100", "ampere"),
+        ("node.kubernetes.io/instance-type", "Standard_NC24ads_A100_v4", "ampere"),
+        ("node.kubernetes.io/instance-type", "g6e.12xlarge", "ada"),
+        ("node.kubernetes.io/instance-type", "g7e.2xlarge", "blackwell-rtx"),
+    ],
+)
+def test_a_node_that_only_its_cloud_has_labelled_is_of_one_class(key: str, value: str, name: str) -> None:
+    facts = ClusterState(nodes=(node("new", labels={key: value}, gpu=8),))
+    found = {one for one in CLASSES if fitting(hub_spec(hardware={"class": one}), facts)}
+    assert found - {"cpu", "cpu-x86"} == {name}
+
+
+def test_no_value_of_a_cloud_stands_for_two_classes() -> None:
+    every = [(key, value) for labels in CLOUD_LABELS.values() for key in labels for value in labels[key]]
+    assert len(every) == len(set(every))
+
+
+def test_a_label_of_a_cloud_does_not_bring_accelerators() -> None:
+    labels = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    facts = ClusterState(nodes=(node("no-plugin", labels=labels),))
+    said = cluster(hub_spec(hardware={"class": "ada"}), facts).applied().conditions()["Reconciling"]
+    assert (said.reason, "no-plugin (0)" in said.message) == ("InsufficientAccelerators", True)

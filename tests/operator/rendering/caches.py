@@ -18,8 +18,13 @@ from tests.operator.rendering.case import (
     POLICY,
     RUNTIME,
     Case,
+    build_class_terms,
 )
-from tests.support.differences import GONE
+from tests.support.differences import GONE, find_value_differences
+
+_HOPPER_TERMS = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
+_ANY_NODE_TERMS = [{"matchExpressions": _HOPPER_TERMS[0]["matchExpressions"][:2]}]
+"""Nodes of the two architectures, with or without an accelerator."""
 
 CASES = (
     Case(
@@ -121,16 +126,7 @@ CASES = (
             f"{CONFIG}.engine": {"kind": "torch", "precision": "bfloat16"},
             f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxSurge": 0,
             f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxUnavailable": 1,
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major]": {
-                "key": "nvidia.com/gpu.compute.major",
-                "operator": "In",
-                "values": ["9"],
-            },
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor]": {
-                "key": "nvidia.com/gpu.compute.minor",
-                "operator": "In",
-                "values": ["0"],
-            },
+            **find_value_differences(_ANY_NODE_TERMS, _HOPPER_TERMS, NODE_TERMS),
             f"{RUNTIME}.image": "embedserve-runtime:test-cuda",
             f"{RUNTIME}.volumeMounts[/models/kernels]": {
                 "name": "models",
@@ -142,16 +138,7 @@ CASES = (
                 "requests": {"cpu": 8, "nvidia.com/gpu": 1},
             },
             f"{POD}.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-            f"{FETCH_JOB_NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major]": {
-                "key": "nvidia.com/gpu.compute.major",
-                "operator": "In",
-                "values": ["9"],
-            },
-            f"{FETCH_JOB_NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor]": {
-                "key": "nvidia.com/gpu.compute.minor",
-                "operator": "In",
-                "values": ["0"],
-            },
+            **find_value_differences(_ANY_NODE_TERMS, _HOPPER_TERMS, FETCH_JOB_NODE_TERMS),
             f"{FETCH_JOB_POD}.containers[fetch].image": "embedserve-runtime:test-cuda",
             f"{FETCH_JOB_POD}.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
             "Job convert": GONE,

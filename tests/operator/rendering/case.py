@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from embedserve_operator.api.cloud_labels import CLOUD_LABELS
 from embedserve_operator.commands.render import render_file
 from tests.operator.builders import SETTINGS, resource
+from tests.support.differences import find_value_differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 """Folders with a resource and the children that it gets, as reviewed files."""
@@ -43,6 +45,30 @@ BUDGET = {
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
 }
+
+
+def build_class_terms(name: str, major: str, *minors: str, architectures: Iterable[str]) -> list[Any]:
+    """The node terms of a class with accelerators: by compute capability, and by each label of a cloud."""
+    always = [("kubernetes.io/os", ["linux"]), ("kubernetes.io/arch", [*architectures])]
+    by_capability = [("nvidia.com/gpu.compute.major", [major]), ("nvidia.com/gpu.compute.minor", [*minors])]
+    by_label = [[(key, [*values])] for key, values in CLOUD_LABELS.get(name, {}).items()]
+    return [
+        {
+            "matchExpressions": [
+                {"key": key, "operator": "In", "values": values} for key, values in (*always, *more)
+            ]
+        }
+        for more in (by_capability, *by_label)
+    ]
+
+
+def compare_with_hopper(
+    name: str, major: str, *minors: str, architectures: Iterable[str] = ("amd64", "arm64")
+) -> dict[str, Any]:
+    """What is different in the node terms of a class from those of class hopper."""
+    hopper = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
+    found = build_class_terms(name, major, *minors, architectures=architectures)
+    return find_value_differences(hopper, found, NODE_TERMS)
 
 
 @dataclass(frozen=True)

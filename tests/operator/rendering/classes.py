@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.operator.builders import hub_spec
 from tests.operator.rendering.case import (
     BUDGET,
@@ -13,8 +15,19 @@ from tests.operator.rendering.case import (
     POD,
     RUNTIME,
     Case,
+    build_class_terms,
+    compare_with_hopper,
 )
-from tests.support.differences import GONE
+from tests.support.differences import GONE, find_value_differences
+
+_AMPERE_TERMS = build_class_terms("ampere", "8", "0", "6", "7", architectures=("amd64", "arm64"))
+
+
+def _narrow_terms(zone: str) -> list[Any]:
+    """The terms of class ampere, in one zone."""
+    theirs = {"key": "zone", "operator": "In", "values": [zone]}
+    return [{"matchExpressions": [theirs, *term["matchExpressions"]]} for term in _AMPERE_TERMS]
+
 
 CASES = (
     Case(
@@ -57,9 +70,7 @@ CASES = (
         hub_spec(hardware={"class": "turing"}),
         {
             f"{CONFIG}.engine.precision": "float16",
-            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "7",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "5",
+            **compare_with_hopper("turing", "7", "5", architectures=("amd64",)),
             f"{RUNTIME}.resources.requests.cpu": 2,
         },
         base=HOPPER,
@@ -68,9 +79,7 @@ CASES = (
         "pods of class ampere go to any of their capabilities",
         hub_spec(hardware={"class": "ampere"}),
         {
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "8",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[1]": "6",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[2]": "7",
+            **compare_with_hopper("ampere", "8", "0", "6", "7"),
             f"{RUNTIME}.resources.requests.cpu": 3,
         },
         base=HOPPER,
@@ -79,8 +88,7 @@ CASES = (
         "pods of class ada go to their capability",
         hub_spec(hardware={"class": "ada"}),
         {
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "8",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "9",
+            **compare_with_hopper("ada", "8", "9"),
             f"{RUNTIME}.resources.requests.cpu": 3,
         },
         base=HOPPER,
@@ -89,8 +97,7 @@ CASES = (
         "pods of class blackwell go to any of their capabilities",
         hub_spec(hardware={"class": "blackwell"}),
         {
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "10",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[1]": "3",
+            **compare_with_hopper("blackwell", "10", "0", "3"),
         },
         base=HOPPER,
     ),
@@ -98,7 +105,7 @@ CASES = (
         "pods of class blackwell-rtx go to their capability",
         hub_spec(hardware={"class": "blackwell-rtx"}),
         {
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "12",
+            **compare_with_hopper("blackwell-rtx", "12", "0"),
             f"{RUNTIME}.resources.requests.cpu": 3,
         },
         base=HOPPER,
@@ -107,10 +114,7 @@ CASES = (
         "pods of class dgx-spark go to their capability on ARM64",
         hub_spec(hardware={"class": "dgx-spark"}),
         {
-            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[0]": "arm64",
-            f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.major].values[0]": "12",
-            f"{NODE_TERMS}[0].matchExpressions[nvidia.com/gpu.compute.minor].values[0]": "1",
+            **compare_with_hopper("dgx-spark", "12", "1", architectures=("arm64",)),
         },
         base=HOPPER,
     ),
@@ -179,16 +183,7 @@ CASES = (
             },
         ),
         {
-            f"{NODE_TERMS}[0].matchExpressions[zone]": {"key": "zone", "operator": "In", "values": ["a"]},
-            f"{NODE_TERMS}[1]": {
-                "matchExpressions": [
-                    {"key": "zone", "operator": "In", "values": ["b"]},
-                    {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
-                    {"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]},
-                    {"key": "nvidia.com/gpu.compute.major", "operator": "In", "values": ["8"]},
-                    {"key": "nvidia.com/gpu.compute.minor", "operator": "In", "values": ["0", "6", "7"]},
-                ]
-            },
+            **find_value_differences(_AMPERE_TERMS, [*_narrow_terms("a"), *_narrow_terms("b")], NODE_TERMS),
             f"{POD}.affinity.podAntiAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
                     {

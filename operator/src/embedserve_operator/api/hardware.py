@@ -1,7 +1,8 @@
 """Hardware classes as data: where the pods of a class may run, on which image, and how they may be replaced.
 
-Nodes are told apart by compute capability and architecture, never by the name of a product: product names change
-with sharing and slicing, and one class has many.
+Nodes are told apart by compute capability and architecture, never by the product name of feature discovery: that
+changes with sharing and slicing. A pool without nodes has no compute capability yet; there the labels of the cloud say
+which accelerators its nodes will have (`cloud_labels`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError
 
 from embedserve_operator.api.base import LabelValue, Model, describe_problems
+from embedserve_operator.api.cloud_labels import CLOUD_LABELS
 from embedserve_operator.api.pods import Toleration
 from embedserve_operator.api.rules import Rule, matches
 from embedserve_operator.errors import SettingsError
@@ -44,6 +46,10 @@ class HardwareClass(Model):
     """For people."""
     compute_capabilities: tuple[Capability, ...] = ()
     """Compute capabilities, one of which a node must have; none: accelerators do not matter."""
+    accelerator_labels: dict[str, Annotated[tuple[LabelValue, ...], Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
+    """Labels with values, one of which does in place of a compute capability."""
     architectures: tuple[Architecture, ...] = ()
     """Architectures of the node; none: all that the image has."""
     node_labels: dict[str, LabelValue] = Field(default_factory=dict)
@@ -70,6 +76,7 @@ class HardwareClass(Model):
 
 
 def _build_accelerator_class(
+    name: str,
     description: str,
     *capabilities: str,
     cpus: int,
@@ -79,6 +86,7 @@ def _build_accelerator_class(
     return HardwareClass(
         description=description,
         compute_capabilities=capabilities,
+        accelerator_labels=dict(CLOUD_LABELS.get(name, {})),
         architectures=architectures,
         tolerations=(Toleration(key="nvidia.com/gpu", operator="Exists"),),
         resource_name="nvidia.com/gpu",
@@ -102,14 +110,18 @@ CLASSES: Mapping[str, HardwareClass] = MappingProxyType(
         # all of which pods can have.
         # No bfloat16, and no FlashAttention; torch's wheels for ARM have no code for it.
         "turing": _build_accelerator_class(
-            "T4, RTX 20", "7.5", cpus=2, precision="float16", architectures=("amd64",)
+            "turing", "T4, RTX 20", "7.5", cpus=2, precision="float16", architectures=("amd64",)
         ),
-        "ampere": _build_accelerator_class("A100, A30, A10, RTX 30, Orin", "8.0", "8.6", "8.7", cpus=3),
-        "ada": _build_accelerator_class("L4, L40S, RTX 40", "8.9", cpus=3),
-        "hopper": _build_accelerator_class("H100, H200, GH200", "9.0", cpus=8),
-        "blackwell": _build_accelerator_class("B200, GB200, B300, GB300", "10.0", "10.3", cpus=8),
-        "blackwell-rtx": _build_accelerator_class("RTX PRO, RTX 50", "12.0", cpus=3),
-        "dgx-spark": _build_accelerator_class("GB10", "12.1", cpus=8, architectures=("arm64",)),
+        "ampere": _build_accelerator_class(
+            "ampere", "A100, A30, A10, RTX 30, Orin", "8.0", "8.6", "8.7", cpus=3
+        ),
+        "ada": _build_accelerator_class("ada", "L4, L40S, RTX 40", "8.9", cpus=3),
+        "hopper": _build_accelerator_class("hopper", "H100, H200, GH200", "9.0", cpus=8),
+        "blackwell": _build_accelerator_class(
+            "blackwell", "B200, GB200, B300, GB300", "10.0", "10.3", cpus=8
+        ),
+        "blackwell-rtx": _build_accelerator_class("blackwell-rtx", "RTX PRO, RTX 50", "12.0", cpus=3),
+        "dgx-spark": _build_accelerator_class("dgx-spark", "GB10", "12.1", cpus=8, architectures=("arm64",)),
     }
 )
 """The classes that are always there."""
@@ -125,6 +137,9 @@ def merge_classes(changes: Mapping[str, Any]) -> Mapping[str, HardwareClass]:
         known = found.get(name)
         before = known.as_wire() if known is not None else {}
         try:
+            if "computeCapabilities" in (fields or {}):
+                # They may be fewer than the labels of the built-in class stand for.
+                before.pop("acceleratorLabels", None)
             found[name] = HardwareClass.model_validate({**before, **(fields or {})})
         except (ValidationError, TypeError) as error:
             raise SettingsError(f"hardware class {name}: {_describe_errors(error)}") from error

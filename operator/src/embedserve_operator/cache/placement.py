@@ -73,6 +73,7 @@ class PlacementIndex:
         identity = canonical(
             [
                 wanted.capabilities,
+                dict(wanted.accelerator_labels),
                 wanted.architectures,
                 dict(wanted.labels),
                 [one.as_wire() for one in wanted.tolerations],

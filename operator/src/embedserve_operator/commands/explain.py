@@ -16,7 +16,7 @@ from embedserve_operator.manifests.placement import (
 )
 from embedserve_operator.plan import Plan
 from embedserve_operator.plan.model_volume import choose_model_volume, find_cache_refusal
-from embedserve_operator.plan.placement import describe_offers
+from embedserve_operator.plan.placement import describe_offers, describe_pool_labels
 from embedserve_operator.plan.refusals import find_refusal
 from embedserve_operator.plan.revision import collect_revision_inputs
 from embedserve_operator.plan.scaling import is_keda_missing
@@ -65,6 +65,10 @@ def _explain_hardware(
     yield f"hardware class {spec.hardware.class_}: {hardware.description}"
     yield f"  image      {image.reference} ({', '.join(image.architectures)})"
     yield f"  a node has {wanted.describe()}"
+    for label in wanted.list_accelerator_labels():
+        yield f"  a label    {label}"
+    if wanted.capabilities:
+        yield f"  a pool without nodes fits if its definition has {describe_pool_labels(wanted)}"
     asked = find_accelerators(spec, settings)
     if asked is not None:
         yield f"  a pod has  {asked[1]} {asked[0]}"

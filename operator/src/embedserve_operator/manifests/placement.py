@@ -53,6 +53,7 @@ def build_node_requirements(spec: EmbeddingServiceSpec, settings: RenderSettings
     asked = find_accelerators(spec, settings)
     return NodeRequirements(
         capabilities=hardware.compute_capabilities,
+        accelerator_labels=hardware.accelerator_labels,
         architectures=find_architectures(hardware, find_image(spec, settings)),
         labels={SYSTEM: "linux", **hardware.node_labels, **(spec.pod.node_selector or {})},
         tolerations=(*hardware.tolerations, *(spec.pod.tolerations or ())),
@@ -133,7 +134,11 @@ def list_terms(given: Any, name: str) -> list[Manifest]:
 
 
 def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list[list[Manifest]]:
-    """Return alternative lists of requirements: one for each major compute capability."""
+    """Return alternative lists of requirements: one for each major compute capability, then one for each label that a
+    cloud has for such accelerators.
+
+    The scheduler and the Cluster Autoscaler take a node that fulfills one of them. Karpenter tries them in this order.
+    """
     always = [
         _build_in_expression(SYSTEM, "linux"),
         _build_in_expression(ARCHITECTURE, *wanted.architectures),
@@ -143,12 +148,12 @@ def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list
     for capability in wanted.capabilities:
         major, _, minor = capability.partition(".")
         minors.setdefault(major, []).append(minor)
-    if not minors:
-        return [always]
-    return [
-        [*always, _build_in_expression(COMPUTE_MAJOR, major), _build_in_expression(COMPUTE_MINOR, *found)]
+    by_capability = [
+        [_build_in_expression(COMPUTE_MAJOR, major), _build_in_expression(COMPUTE_MINOR, *found)]
         for major, found in minors.items()
     ]
+    by_label = [[_build_in_expression(key, *values)] for key, values in wanted.accelerator_labels.items()]
+    return [[*always, *more] for more in (*by_capability, *by_label)] or [always]
 
 
 def _build_in_expression(key: str, *values: str) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from embedserve_operator.api.hardware import COMPUTE_MAJOR, COMPUTE_MINOR
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.settings import RenderSettings
@@ -10,10 +11,7 @@ from embedserve_operator.state.nodes import ClusterState, NodeMatches, NodeRequi
 from embedserve_operator.state.pods import PodState
 
 _MAX_NAMED = 5
-_POOL_ADVICE = (
-    "A pool of nodes that is scaled up from none has no compute capability before its first node: its autoscaler needs "
-    "a class by the pool's own labels (the chart's hardwareClasses: nodeLabels, and no computeCapabilities)"
-)
+_MAX_VALUES = 3
 
 
 def find_placement_failure(
@@ -45,8 +43,33 @@ def find_placement_failure(
         return Failure("InsufficientAccelerators", message + more, is_transient=True, is_unscheduled=True)
     message = f"no node fits class {spec.hardware.class_} ({wanted.describe()}); {describe_offers(found)}"
     if wanted.capabilities and not found.tainted:
-        message = f"{message}. {_POOL_ADVICE}"
+        message = (
+            f"{message}. An autoscaler adds a node to a pool that has none if the pool's definition has "
+            f"{describe_pool_labels(wanted, _MAX_VALUES)}"
+        )
     return Failure("NoMatchingNode", message + more, is_transient=True, is_unscheduled=True)
+
+
+def describe_pool_labels(wanted: NodeRequirements, max_values: int = 0) -> str:
+    """Describe the labels that the definition of a pool without nodes must have for an autoscaler to add the first one.
+
+    Of the values of each label, so many are named; with 0, only that there are labels of clouds.
+    """
+    major, _, minor = wanted.capabilities[0].partition(".")
+    own = f"{COMPUTE_MAJOR}={major} and {COMPUTE_MINOR}={minor}, which you can add to it"
+    if not wanted.accelerator_labels:
+        return own
+    if not max_values:
+        return f"such a label, or {own}"
+    labels = [
+        f"{key}={_join_values(values, max_values)}" for key, values in wanted.accelerator_labels.items()
+    ]
+    return f"one of the labels {'; '.join(labels)}; or {own}"
+
+
+def _join_values(values: tuple[str, ...], max_values: int) -> str:
+    shown = " or ".join(values[:max_values])
+    return shown if len(values) <= max_values else f"{shown} or {len(values) - max_values} others"
 
 
 def describe_offers(found: NodeMatches) -> str:

@@ -76,6 +76,8 @@ class NodeRequirements:
     """Holds what pods require of a node."""
 
     capabilities: tuple[str, ...]
+    accelerator_labels: Mapping[str, tuple[str, ...]]
+    """Labels with values, one of which does in place of a compute capability."""
     architectures: tuple[str, ...]
     labels: Mapping[str, str]
     tolerations: tuple[Toleration, ...]
@@ -85,10 +87,18 @@ class NodeRequirements:
     def describe(self) -> str:
         """Describe the node that is looked for, for people."""
         parts = [f"architecture {' or '.join(self.architectures)}"]
-        if self.capabilities:
+        if self.capabilities and self.accelerator_labels:
+            parts.append(f"compute capability {' or '.join(self.capabilities)} or a cloud's label for it")
+        elif self.capabilities:
             parts.append(f"compute capability {' or '.join(self.capabilities)}")
+        elif self.accelerator_labels:
+            parts.append(f"one of the labels {'; '.join(self.list_accelerator_labels())}")
         parts += [f"label {key}={value}" for key, value in sorted(self.labels.items())]
         return ", ".join(parts)
+
+    def list_accelerator_labels(self) -> list[str]:
+        """Return each label that does in place of a compute capability with its values, for people."""
+        return [f"{key}={' or '.join(values)}" for key, values in self.accelerator_labels.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,17 @@ def match_nodes(demand: NodeRequirements, nodes: Sequence[NodeState]) -> NodeMat
 def _has_labels(demand: NodeRequirements, node: NodeState) -> bool:
     return (
         node.labels.get(ARCHITECTURE) in demand.architectures
-        and (not demand.capabilities or node.capability in demand.capabilities)
+        and _has_accelerators(demand, node)
         and all(node.labels.get(key) == value for key, value in demand.labels.items())
+    )
+
+
+def _has_accelerators(demand: NodeRequirements, node: NodeState) -> bool:
+    """Return whether the accelerators of a node are of the right kind, by what discovery or the cloud says."""
+    if not demand.capabilities and not demand.accelerator_labels:
+        return True
+    return node.capability in demand.capabilities or any(
+        node.labels.get(key) in values for key, values in demand.accelerator_labels.items()
     )
 
 
