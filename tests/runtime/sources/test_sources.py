@@ -12,6 +12,7 @@ from e2e.hub import Access, Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
 from embedserve_runtime.sources import fetch_model, open_model
+from embedserve_runtime.sources.fetching import open_source
 from embedserve_runtime.sources.selection import select_weight_files
 from tests.runtime.sources.fetch_kit import QUICK
 from tests.support.models import copy_of_minilm
@@ -127,10 +128,42 @@ def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, h
 
 def test_a_hub_in_trouble_is_named_and_the_next_try_succeeds(settings: ModelSettings, hub: HubServer) -> None:
     hub.faults.add(Fault(FaultKind.SERVER_ERROR, path="/api/*"))
-    with pytest.raises(SourceUnavailable, match="the hub answered HTTP 503 for repository lab/public"):
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1 answered HTTP 503 for repository lab/public"):
         fetch_model(settings, retry_policy=QUICK)
     hub.faults.clear()
     assert fetch_model(settings).folder.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("fields", "want"),
+    [
+        pytest.param({"source": "lab/public"}, "huggingface.co", id="the Hub"),
+        pytest.param(
+            {"source": "lab/public", "endpoint": "https://hub.example:8443/hf"},
+            "hub.example",
+            id="a mirror of it",
+        ),
+        pytest.param(
+            {"source": "https://models.example/m.tar.gz", "sha256": "0" * 64},
+            "models.example",
+            id="an archive",
+        ),
+        pytest.param(
+            {"source": "s3://bucket/m", "s3_endpoint": "https://minio.example:9000"},
+            "minio.example",
+            id="a server",
+        ),
+        pytest.param({"source": "s3://bucket/m"}, "s3://bucket", id="AWS"),
+    ],
+)
+def test_messages_name_the_server_that_is_asked(fields: dict[str, str], want: str) -> None:
+    assert open_source(ModelSettings(**fields)).host == want
+
+
+def test_a_server_that_limits_the_listing_is_named(settings: ModelSettings, hub: HubServer) -> None:
+    hub.faults.add(Fault(FaultKind.RATE_LIMIT, path="/api/*", amount=4000))
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1 limits how much may be fetched"):
+        fetch_model(settings, retry_policy=QUICK)
 
 
 def test_a_local_folder_is_used_where_it_lies(minilm: Path, tmp_path: Path) -> None:
@@ -165,7 +198,7 @@ REFUSED: dict[str, tuple[dict[str, object], type[EmbedserveError], str]] = {
     "no hub there": (
         {"endpoint": "http://127.0.0.1:9"},
         SourceUnavailable,
-        "repository lab/public on the hub cannot be reached",
+        r"repository lab/public on 127\.0\.0\.1 cannot be reached",
     ),
 }
 

@@ -45,6 +45,7 @@ class ArchiveSource:
     def __init__(self, settings: ModelSettings) -> None:
         """Read the archive's name from the settings. Raises ModelInvalid for a kind of archive that is not read."""
         self._url = settings.source
+        self.host = urlsplit(settings.source).hostname or settings.source
         self._sha256 = settings.sha256 or ""
         self._token = settings.token.get_secret_value() if settings.token is not None else None
         self.name = PurePosixPath(urlsplit(settings.source).path).name

@@ -55,8 +55,6 @@ from embedserve_runtime.store.volume import (
 )
 
 log = logging.getLogger(__name__)
-HUB = "the hub"
-"""Name of the host of a listing. The other sources send no request for one, or none that is refused for its rate."""
 RESERVE = 16 << 20
 """Bytes that stay free besides the model: manifests, notes, what the file system needs for itself."""
 
@@ -128,12 +126,12 @@ def _list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
     limiters, stopped, failures = HostLimiters(retry_policy, 1), threading.Event(), 0
     while True:
         try:
-            with limiters.request_slot(HUB, stopped):
+            with limiters.request_slot(source.host, stopped):
                 listing = source.list_files()
         except SourceUnavailable as error:
             headers = find_rate_limit_headers(error.__cause__)
             if headers is not None:
-                limiters.record_refusal(HUB, headers)
+                limiters.record_refusal(source.host, headers)
                 continue
             failures += 1
             if failures >= retry_policy.max_listing_attempts:

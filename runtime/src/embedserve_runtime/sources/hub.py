@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 # Read by the client library when it is imported: nothing is reported about us, and logs get no progress bars.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -12,6 +13,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import httpx2  # the client library's own HTTP library: its transport errors come through unwrapped
 from huggingface_hub import HfApi, ModelInfo, hf_hub_url
+from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -46,6 +48,7 @@ class HubSource:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
+        self.host = find_host(settings)
         self._commit = settings.commit or settings.revision
 
     def list_files(self) -> Listing:
@@ -72,15 +75,17 @@ class HubSource:
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
         name = self._settings.source
         code = headers.get("x-error-code")
-        if code == "GatedRepo" or status in (401, 403):
-            return build_gated_error(self._settings) if code == "GatedRepo" else _access_error(name, status)
+        if code == "GatedRepo":
+            return build_gated_error(self._settings)
+        if status in (401, 403):
+            return _access_error(self._settings, status)
         if code == "RevisionNotFound":
             return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
         if status in (404, 410):
             return ModelFileMissing(
                 f"repository {name} lists {file.path} and does not have it: HTTP {status}"
             )
-        return SourceUnavailable(f"the hub answered HTTP {status} for {file.path} of repository {name}")
+        return SourceUnavailable(f"{self.host} answered HTTP {status} for {file.path} of repository {name}")
 
     def can_verify(self, headers: Mapping[str, str]) -> bool:
         del headers
@@ -90,6 +95,12 @@ class HubSource:
     def _token(self) -> str | None:
         token = self._settings.token
         return token.get_secret_value() if token is not None else None
+
+
+def find_host(settings: ModelSettings) -> str:
+    """Return the name of the server that has the repositories: the Hugging Face Hub's, or that of a mirror."""
+    endpoint = settings.endpoint or ENDPOINT
+    return urlsplit(endpoint).hostname or endpoint
 
 
 def find_rate_limit_headers(error: BaseException | None) -> Mapping[str, str] | None:
@@ -102,13 +113,15 @@ def find_rate_limit_headers(error: BaseException | None) -> Mapping[str, str] | 
 def build_gated_error(settings: ModelSettings) -> ModelAccessDenied:
     hint = "the token given has no access to it" if settings.token else "no token is given"
     return ModelAccessDenied(
-        f"repository {settings.source} is gated and {hint}: accept its terms on the hub and set a token that may read "
-        "it"
+        f"repository {settings.source} is gated and {hint}: accept its terms on {find_host(settings)} and set a "
+        "token that may read it"
     )
 
 
-def _access_error(name: str, status: int) -> ModelAccessDenied:
-    return ModelAccessDenied(f"the hub refuses repository {name} (HTTP {status}): check the token")
+def _access_error(settings: ModelSettings, status: int) -> ModelAccessDenied:
+    return ModelAccessDenied(
+        f"{find_host(settings)} refuses repository {settings.source} (HTTP {status}): check the token"
+    )
 
 
 def _describe_file(sibling: RepoSibling) -> RemoteFile:
@@ -127,7 +140,7 @@ def _read_license(info: ModelInfo) -> str | None:
 @contextmanager
 def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     """The one table from the client library's errors to ours; most specific first."""
-    name = settings.source
+    name, host = settings.source, find_host(settings)
     try:
         yield
     except GatedRepoError as error:
@@ -136,7 +149,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
         raise RevisionNotFound(f"repository {name} has no revision {settings.revision!r}") from error
     except RepositoryNotFoundError as error:
         hint = "" if settings.token else ", or it is private and no token is given"
-        raise ModelNotFound(f"repository {name} does not exist on the hub{hint}") from error
+        raise ModelNotFound(f"repository {name} does not exist on {host}{hint}") from error
     except HFValidationError as error:
         raise ModelNotFound(
             f"{name!r} is neither a folder that exists nor a repository name (owner/name)"
@@ -144,7 +157,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
-            raise _access_error(name, status) from error
-        raise SourceUnavailable(f"the hub answered HTTP {status} for repository {name}") from error
+            raise _access_error(settings, status) from error
+        raise SourceUnavailable(f"{host} answered HTTP {status} for repository {name}") from error
     except (httpx2.HTTPError, ConnectionError, TimeoutError) as error:
-        raise build_connection_error(f"repository {name} on the hub", error) from error
+        raise build_connection_error(f"repository {name} on {host}", error) from error

@@ -65,6 +65,9 @@ class Request:
 class Source(Protocol):
     """A place where files are listed and read."""
 
+    host: str
+    """Name of the server that lists the files, for messages and for the limit of its requests."""
+
     def list_files(self) -> Listing:
         """List the files of the source. Raises ModelError, SourceUnavailable or CertificateUntrusted."""
 

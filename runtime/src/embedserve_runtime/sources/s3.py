@@ -46,6 +46,8 @@ class S3Source:
         """Read bucket and prefix from the settings. Raises ConfigError."""
         url = urlsplit(settings.source)
         self._name = settings.source
+        # A server of one's own has a name; of AWS the bucket says more.
+        self.host = urlsplit(settings.s3_url or "").hostname or f"s3://{url.netloc}"
         self._prefix = url.path.strip("/")
         # Nobody's keys, nothing to sign with: the plain address of what is public.
         self._public = f"{settings.s3_public_url}/{url.netloc}" if settings.s3_public_url else None
