@@ -363,6 +363,20 @@ def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
         assert "{{ $labels.namespace }}" in rule["annotations"]["summary"]
 
 
+def test_an_upgrade_that_has_failed_raises_an_alert(template: Template) -> None:
+    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True}}})
+    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
+    (alert,) = [
+        rule
+        for group in made["spec"]["groups"]
+        for rule in group["rules"]
+        if rule["alert"] == "EmbedserveUpgradeFailed"
+    ]
+    assert alert["expr"] == "max(embedserve_operator_upgrades_failed) > 0"
+    assert (alert["for"], alert["labels"]["severity"]) == ("5m", "critical")
+    assert "{{ $value }}" in alert["annotations"]["summary"]
+
+
 def test_on_openshift_the_platform_chooses_the_user_of_every_pod(template: Template) -> None:
     claims = ("--set", "storeGc.claims[0].namespace=a", "--set", "storeGc.claims[0].claimName=models")
     flagged = ("--api-versions", "security.openshift.io/v1", "--set", "metricsAdapter.enabled=true", *claims)
