@@ -22,6 +22,8 @@ CHART = REPOSITORY / "charts" / "embedserve"
 class Release:
     cluster: Cluster
     hub_url: str
+    name: str = RELEASE
+    namespace: str = OPERATOR_NAMESPACE
 
     def install(
         self,
@@ -44,7 +46,7 @@ class Release:
             values["allowedEndpoints[0]"] = "*"
         # Built on this machine, so for its architecture only. One operator is enough for most tests.
         typed = {"runtime.image.architectures": f'["{_architecture()}"]', "replicas": "1", **(more or {})}
-        words = ["upgrade", "--install", RELEASE, str(chart), "--namespace", OPERATOR_NAMESPACE]
+        words = ["upgrade", "--install", self.name, str(chart), "--namespace", self.namespace]
         words += ["--create-namespace", "--take-ownership", "--wait", "--timeout", "3m"]
         for name, value in values.items():
             words += ["--set-string", f"{name}={value}"]
@@ -58,7 +60,7 @@ class Release:
     def uninstall(self) -> None:
         """Uninstall, and wait until what the chart installed is gone."""
         with only_one(self.cluster.layout.release_lock):
-            self._helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "3m")
+            self._helm("uninstall", self.name, "--namespace", self.namespace, "--wait", "--timeout", "3m")
 
     def _helm(self, *words: str) -> None:
         environment = {**os.environ, "KUBECONFIG": str(self.cluster.layout.admin_kubeconfig)}

@@ -1,0 +1,57 @@
+"""`kubectl rollout restart` of a service's Deployment: every pod once, under load, and nothing is undone later."""
+
+from __future__ import annotations
+
+from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.polling import wait_until
+from e2e.conftest import MakeService
+from e2e.load import asking
+from e2e.services import PATIENCE_S, Object, Service, hub_spec
+
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+REVISION = "deployment.kubernetes.io/revision"
+
+
+def annotation(deployment: Object) -> str | None:
+    found = deployment["spec"]["template"]["metadata"].get("annotations", {}).get(RESTARTED)
+    return None if found is None else str(found)
+
+
+def names(service: Service) -> set[str]:
+    return {pod["metadata"]["name"] for pod in service.pods()}
+
+
+def test_a_restart_by_kubectl_replaces_each_pod_once_and_is_kept(
+    kubectl: Kubectl, service: MakeService
+) -> None:
+    found = service("restarted")
+    found.apply(hub_spec(replicas=2))
+    found.wait_serving()
+    found.embed("the way is open")
+    before, deployment = names(found), found.child("deployments")
+    where = ("deployment", deployment["metadata"]["name"], "--namespace", found.namespace)
+    with asking(found) as load:
+        kubectl("rollout", "restart", *where)
+        found.wait_serving_by_others(before)
+        kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+    assert load.failed == []
+    assert load.asked, "requests were made"
+
+    after, restarted = names(found), found.child("deployments")
+    assert not before & after
+    assert len(after) == 2
+    assert annotation(restarted) is not None
+    revision = int(deployment["metadata"]["annotations"][REVISION]) + 1
+    assert int(restarted["metadata"]["annotations"][REVISION]) == revision, "one rollout"
+
+    # Later passes of the operator, of which this one changes the Deployment itself, leave it alone.
+    kubectl("delete", "service", "restarted", "--namespace", found.namespace)
+    wait_until("a pass was made", lambda: len(found.children("services")) == 2, timeout_s=PATIENCE_S)
+    kubectl("scale", "embsvc", "restarted", "--replicas=1", "--namespace", found.namespace)
+    found.wait_for("one pod is left", lambda _: len(found.pods()) == 1)
+    found.wait_serving()
+    assert names(found) < after
+    later = found.child("deployments")
+    assert annotation(later) == annotation(restarted)
+    assert int(later["metadata"]["annotations"][REVISION]) == revision, "no second rollout"
+    found.delete()
