@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.kwok import fake_nodes
 from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
@@ -159,6 +161,43 @@ def test_accelerators_in_use_are_told_in_the_schedulers_words(service: MakeServi
     first.delete()
     assert placed(second)["spec"]["nodeName"] == "t4"
     second.delete()
+
+
+@pytest.fixture
+def no_runtime_class(kubectl: Kubectl) -> Iterator[None]:
+    """No RuntimeClass of the classes' name is there, before and afterwards."""
+    words = ("delete", "runtimeclass", "nvidia", "--ignore-not-found")
+    kubectl(*words)
+    yield
+    kubectl(*words)
+
+
+def test_a_runtime_class_that_others_install_and_delete_replaces_no_pod(
+    kubectl: Kubectl, service: MakeService, no_runtime_class: None
+) -> None:
+    found = service("undisturbed")
+    found.apply(hardware("ada"))
+    before = placed(found)["metadata"]["uid"]
+    runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+    kubectl.apply(json.dumps({**runtime_class, "handler": "nvidia"}))
+    pass_over(found, "installed")
+    assert placed(found)["metadata"]["uid"] == before
+    kubectl("delete", "runtimeclass", "nvidia")
+    pass_over(found, "deleted")
+    assert placed(found)["metadata"]["uid"] == before
+    found.delete()
+
+
+def pass_over(service: Service, mark: str) -> None:
+    """Wait until the operator has gone over a service, which the mark on its child shows."""
+    service.apply({**hardware("ada"), "service": {"annotations": {"pass": mark}}})
+    service.wait_for(
+        f"has the mark {mark}",
+        lambda _: (
+            service.child_named("service", service.name)["metadata"].get("annotations", {}).get("pass")
+            == mark
+        ),
+    )
 
 
 def test_one_accelerator_is_enough_for_an_update(service: MakeService) -> None:
