@@ -14,7 +14,7 @@ from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder, Experts, Mlp
 from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.families.refused import OTHER_INPUTS, OTHER_LAYERS
-from embedserve_runtime.model.folder import read_folder
+from embedserve_runtime.model.folder import read_folder, read_model
 
 Config = dict[str, object]
 
@@ -416,7 +416,8 @@ def test_a_model_that_reads_more_than_text_is_refused_with_a_reason_and_not_expo
 ) -> None:
     with pytest.raises(UnsupportedInputs, match=f"model_type '{model_type}' is not supported: {why}"):
         describe(tmp_path, {"model_type": model_type})
-    assert not needs_export(read_folder(tmp_path), None)
+    read = read_model(tmp_path)
+    assert not needs_export(read.files, read.routes, None)
 
 
 def test_no_family_is_also_refused_by_name() -> None:

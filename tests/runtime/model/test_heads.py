@@ -14,7 +14,7 @@ from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.heads.classifiers import CLASSIFIERS
 from embedserve_runtime.model.heads.description import ClassifierHead, Head, ScoreFunction, Task
 from embedserve_runtime.model.heads.reading import read_head
-from embedserve_runtime.model.modules import read_entries, read_layout
+from embedserve_runtime.model.modules import read_layout
 
 Config = dict[str, object]
 
@@ -58,9 +58,10 @@ def read(
                 '{"pooling_mode": "mean"}' if name == POOLING else "{}"
             )
         (folder / "modules.json").write_text(json.dumps(listed))
-    files = read_model(folder)
+    read = read_model(folder)
     settings = ModelSettings.model_validate({"source": str(folder), "task": asked})
-    return read_head(files, families.describe(files), read_layout(files, read_entries(files)), settings)
+    layout = read_layout(read.files, read.routes.entries)
+    return read_head(read.files, families.describe(read.files), layout, settings)
 
 
 def classifier(folder: Path, config: Config, cross_encoder: Config | None = None) -> ClassifierHead:

@@ -28,16 +28,23 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
         located = fetch_model(config.model, progress)
         make_kernel_folder(config.model.store.expanduser())
         progress.enter("reading")
-        needs_export_here = config.model.export_elsewhere and needs_export(
-            read_model(located.folder), config.model.onnx_file
-        )
-        card = None if needs_export_here else read_card(located.folder, located.revision, config.model)
+        card = None
+        if not _is_exported_elsewhere(config.model, located):
+            card = read_card(located.folder, located.revision, config.model)
     if card is not None:
         record_identity(config.model, located, card.vector_space)
     result = {"model": describe_fetched_model(card, located, config.model)}
     write_termination_result(config.termination_log, result)
     out.write(json.dumps(result, indent=2) + "\n")
     return 0
+
+
+def _is_exported_elsewhere(settings: ModelSettings, located: LocatedModel) -> bool:
+    """Whether another process exports the model, which alone can describe it then."""
+    if not settings.export_elsewhere:
+        return False
+    read = read_model(located.folder)
+    return needs_export(read.files, read.routes, settings.onnx_file)
 
 
 def describe_fetched_model(

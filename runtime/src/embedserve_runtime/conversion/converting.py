@@ -102,8 +102,9 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
     root = config.model.store.expanduser()
     if config.onnx.convert == "Never":
         return _describe_result(read_card(located.folder, located.revision, config.model), None)
-    files = read_model(located.folder)
-    exported = export(config, located, files) if needs_export(files, config.model.onnx_file) else None
+    read = read_model(located.folder)
+    is_exported = needs_export(read.files, read.routes, config.model.onnx_file)
+    exported = export(config, located, read) if is_exported else None
     card = read_card(located.folder, located.revision, config.model)
     if exported is not None:
         return _describe_result(card, find_artifact(root, exported))

@@ -25,10 +25,12 @@ from embedserve_runtime.model.exports import (
     export_name,
 )
 from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.modules import read_entries, read_layout
+from embedserve_runtime.model.folder import ModelFolder
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE
+from embedserve_runtime.model.modules import read_layout
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
+from embedserve_runtime.model.vocabulary import parse_tokenizer
 from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
 from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
 from embedserve_runtime.sources import LocatedModel
@@ -44,16 +46,16 @@ TOKENS = 2048
 BATCH = 8
 
 
-def export(config: RuntimeConfig, located: LocatedModel, files: ModelFiles) -> str:
-    """Publish the export in the store and return its name. files: of the model.
+def export(config: RuntimeConfig, located: LocatedModel, read: ModelFolder) -> str:
+    """Publish the export in the store and return its name. read: the model's folder.
 
     Raises ConfigError, ModelError and VolumeError.
     """
     if not can_export():
         raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
-    folder = read_layout(files, read_entries(files)).modules.transformer
+    folder = read_layout(read.files, read.routes.documents).modules.transformer
     encoder_files, checkpoint = (
-        files.enter_folder(folder),
+        read.files.enter_folder(folder),
         ModelTensors(located.folder).open_checkpoint(folder),
     )
     gives = LOGITS if read_graph_config(encoder_files).classifies else HIDDEN

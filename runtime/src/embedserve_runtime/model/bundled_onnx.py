@@ -21,9 +21,10 @@ from embedserve_runtime.model.architecture import Embeddings, Encoder
 from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import LexicalHead
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, PaddingConfig
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
 from embedserve_runtime.model.parameter_names import ParameterNames
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer, read_placeholder_ids
+from embedserve_runtime.model.vocabulary import parse_tokenizer, read_placeholder_ids
 from embedserve_runtime.store.manifest import hash_file
 
 # In this order; of other files one alone is taken, several must be chosen from.
@@ -64,10 +65,6 @@ class GraphConfig(FileModel):
     @property
     def classifies(self) -> bool:
         return any(name.endswith("ForSequenceClassification") for name in self.architectures or [])
-
-
-class _TokenizerConfig(FileModel):
-    padding_side: Literal["left", "right"] = "right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +167,7 @@ def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bun
             f"{file} has no output that can be used for this task: {listed}; looked for "
             f"{', '.join((*ROW_NAMES, *HIDDEN_NAMES, LOGITS))}, or one output of two or three sides"
         )
-    side = files.parse_if_there("tokenizer_config.json", _TokenizerConfig, _TokenizerConfig())
+    side = files.parse_if_there(TOKENIZER_CONFIG_FILE, PaddingConfig, PaddingConfig())
     return BundledOnnx(
         file=file,
         inputs=tuple(_check_input(file, value) for value in declared.inputs),

@@ -15,7 +15,8 @@ from safetensors import SafetensorError, safe_open
 from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import FileModel, read_file
+from embedserve_runtime.model.files import read_file
+from embedserve_runtime.model.hf_files.transformers import WeightsIndex
 from embedserve_runtime.model.parameter_names import Parameter, ParameterNames, TensorSource
 from embedserve_runtime.model.pickles import ADVICE, can_read, read_pickle
 
@@ -24,10 +25,6 @@ INDEX_FILE = "model.safetensors.index.json"
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-
-
-class _Index(FileModel):
-    weight_map: dict[str, str]
 
 
 class StoredTensors(Protocol):
@@ -145,7 +142,7 @@ def _list_pickles(folder: Path) -> list[Path]:
 def _list_indexed_files(index: Path) -> list[Path]:
     """The files that an index names; none where there is no index. Raises ModelInvalid."""
     file = read_file(index)
-    names = [] if file is None else sorted(set(file.parse(_Index).weight_map.values()))
+    names = [] if file is None else sorted(set(file.parse(WeightsIndex).weight_map.values()))
     return [index.parent / name for name in names]
 
 

@@ -20,9 +20,15 @@ from typing import Any
 
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.model.end_tokens import EndTemplate, find_template
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
-from embedserve_runtime.model.tokenizer_classes import OWN_CODE, TOKENIZER_CONFIG_FILE, find_tokenizer_class
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, flatten_steps
+from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    BertTokenizerConfig,
+    TokenizerConfig,
+)
+from embedserve_runtime.model.tokenizer_classes import OWN_CODE, find_tokenizer_class
+from embedserve_runtime.model.vocabulary import flatten_steps
 
 # Setting of tokenizer_config.json: switch of BertNormalizer, and the classes' default.
 _CASE_SETTINGS: Mapping[str, tuple[str, bool | None]] = MappingProxyType(
@@ -71,17 +77,6 @@ class ResolvedTokenizer:
     overrides: tuple[str, ...] = ()
 
 
-class _BertConfigFile(FileModel):
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-
-
-class _ConfigFile(FileModel):
-    add_prefix_space: bool | None = None
-    split_special_tokens: bool = False
-
-
 def resolve_tokenizer(files: ModelFiles) -> ResolvedTokenizer:
     """Return tokenizer.json as the folder's tokenizer class has it. Raises ModelFileMissing or ModelInvalid."""
     file, name = files.require(TOKENIZER_FILE), find_tokenizer_class(files)
@@ -90,7 +85,9 @@ def resolve_tokenizer(files: ModelFiles) -> ResolvedTokenizer:
     for part, value, why in _list_changes(files, name, content):
         changed[part] = value
         overrides += why
-    splits = files.parse_if_there(TOKENIZER_CONFIG_FILE, _ConfigFile, _ConfigFile()).split_special_tokens
+    splits = files.parse_if_there(
+        TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig()
+    ).split_special_tokens
     if splits:
         overrides.append(
             f"split_special_tokens of {TOKENIZER_CONFIG_FILE}: a special token in a text is text"
@@ -126,7 +123,7 @@ def _choose_switches(
     files: ModelFiles, name: str, normalizer: Mapping[str, object]
 ) -> tuple[Mapping[str, object], list[str]]:
     """Return the switches of BertNormalizer that the class changes, with a reason for each."""
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _BertConfigFile, _BertConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, BertTokenizerConfig, BertTokenizerConfig())
     switches, why = {}, []
     for setting, (switch, _) in SETTINGS_OF[name].items():
         value, former = getattr(config, setting), normalizer.get(switch)
@@ -147,7 +144,7 @@ def _choose_prefix(files: ModelFiles, name: str | None, content: Mapping[str, An
     """
     if name is None or name == _WITHOUT_SETTINGS or name.startswith(OWN_CODE):
         return None
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _ConfigFile, _ConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
     wanted = config.add_prefix_space
     if name in _CONVERTED_CLASSES:
         if wanted is not None and wanted != _adds_prefix(content):

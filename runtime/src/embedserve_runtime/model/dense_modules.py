@@ -12,8 +12,14 @@ from pathlib import Path
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm, NormKind
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
+from embedserve_runtime.model.hf_files.sentence_transformers import (
+    DenseConfig,
+    LayerNormConfig,
+    ModuleEntry,
+    ModuleInputConfig,
+)
 from embedserve_runtime.model.pipeline import DenseLayer
 
 # sentence-transformers' names of what modules hand on.
@@ -31,39 +37,7 @@ DENSE_ACTIVATIONS = {
 }
 
 
-class ModuleEntry(FileModel):
-    """An entry of modules.json."""
-
-    idx: int
-    path: str
-    type: str
-
-    @property
-    def kind(self) -> str:
-        """The class name, without its package, which differs between versions of sentence-transformers."""
-        return self.type.rsplit(".", 1)[-1]
-
-
-class InputFile(FileModel):
-    """Describes what a module works on: vectors of texts, or of tokens."""
-
-    module_input_name: str | None = None
-    module_output_name: str | None = None
-
-
-class _DenseFile(InputFile):
-    in_features: int
-    out_features: int
-    bias: bool = True
-    activation_function: str = "torch.nn.modules.activation.Tanh"
-    use_residual: bool = False
-
-
-class _NormFile(FileModel):
-    dimension: int
-
-
-def read_input_kind(path: Path, config: InputFile, usual: str) -> str:
+def read_input_kind(path: Path, config: ModuleInputConfig, usual: str) -> str:
     """Read what a module works on: TEXTS or TOKENS. Raises UnsupportedArchitecture."""
     read = config.module_input_name or usual
     written = config.module_output_name or read
@@ -80,12 +54,12 @@ def read_dense(files: ModelFiles, entry: ModuleEntry, model_type: str | None) ->
     file = files.enter_folder(entry.path).require("config.json")
     # Multi-vector models were saved by PyLate before the file said what the layer works on.
     usual = TOKENS if entry.type.startswith("pylate.") or model_type in MULTI_VECTOR_TYPES else TEXTS
-    return read_input_kind(file.path, file.parse(InputFile), usual), _read_layer(files, entry)
+    return read_input_kind(file.path, file.parse(ModuleInputConfig), usual), _read_layer(files, entry)
 
 
 def _read_layer(files: ModelFiles, entry: ModuleEntry) -> DenseLayer:
     file = files.enter_folder(entry.path).require("config.json")
-    config = file.parse(_DenseFile)
+    config = file.parse(DenseConfig)
     activation = DENSE_ACTIVATIONS.get(config.activation_function)
     if activation is None:
         raise ModelInvalid(
@@ -118,7 +92,7 @@ def read_score_layers(files: ModelFiles, entries: Sequence[ModuleEntry]) -> tupl
         own = files.enter_folder(entry.path)
         if not layers or layers[-1].norm is not None:
             raise UnsupportedArchitecture(f"{own.path}: LayerNorm is supported only after a Dense module")
-        if (size := own.parse("config.json", _NormFile).dimension) != layers[-1].out_features:
+        if (size := own.parse("config.json", LayerNormConfig).dimension) != layers[-1].out_features:
             raise ModelInvalid(
                 f"{own.path / 'config.json'}: dimension is {size}, the step before gives {layers[-1].out_features}"
             )
@@ -128,4 +102,4 @@ def read_score_layers(files: ModelFiles, entries: Sequence[ModuleEntry]) -> tupl
 
 
 def _writes_scores(files: ModelFiles, entry: ModuleEntry) -> bool:
-    return files.enter_folder(entry.path).parse("config.json", InputFile).module_output_name == SCORES
+    return files.enter_folder(entry.path).parse("config.json", ModuleInputConfig).module_output_name == SCORES

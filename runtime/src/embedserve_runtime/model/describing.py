@@ -37,7 +37,6 @@ from embedserve_runtime.model.config_overrides import (
     resolve_prompts,
     resolve_rows_pipeline,
 )
-from embedserve_runtime.model.dense_modules import ModuleEntry
 from embedserve_runtime.model.exports import ADVICE, describe_origin, find_export
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.graph_pipeline import choose_dense_output, resolve_graph_pipeline
@@ -60,6 +59,8 @@ from embedserve_runtime.model.heads.reading import (
     read_token_heads,
 )
 from embedserve_runtime.model.heads.unwritten_pooling import is_unwritten
+from embedserve_runtime.model.hf_files.sentence_transformers import ModuleEntry
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE
 from embedserve_runtime.model.identity import digest_tokenizer
 from embedserve_runtime.model.lora import LoraAdapter, read_adapter
 from embedserve_runtime.model.modules import ModelLayout, read_layout
@@ -75,7 +76,7 @@ from embedserve_runtime.model.task_adapters import (
 )
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.transformer_module import TransformerModule
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, find_max_token_id
+from embedserve_runtime.model.vocabulary import find_max_token_id
 from embedserve_runtime.model.words import WordTable, read_words
 
 ExportOrigin = tuple[tuple[str, str], ...]

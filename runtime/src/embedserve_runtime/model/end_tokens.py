@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.tokenizer_classes import OWN_CODE, TOKENIZER_CONFIG_FILE
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_special_tokens, read_token_ids
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    PostProcessor,
+    TokenizerConfig,
+    TokenizerJson,
+)
+from embedserve_runtime.model.tokenizer_classes import OWN_CODE
+from embedserve_runtime.model.vocabulary import read_special_tokens, read_token_ids
 
 GTE_QWEN2 = f"{OWN_CODE}Qwen2Tokenizer"
 
@@ -61,27 +68,6 @@ class EndTemplate:
     post_processor: Mapping[str, object]
 
 
-class _TokenizerConfigFile(FileModel):
-    add_bos_token: bool | None = None
-    add_eos_token: bool | None = None
-
-
-class _Piece(FileModel):
-    """A special token or a text of a template; `id` is "A" for the first text."""
-
-    id: str
-
-
-class _PostProcessor(FileModel):
-    type: str
-    processors: tuple[_PostProcessor, ...] = ()
-    single: tuple[dict[str, _Piece], ...] = ()
-
-
-class _TokenizerFile(FileModel):
-    post_processor: _PostProcessor | None = None
-
-
 def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate | None:
     """Return the template that a folder's tokenizer class has in the place of tokenizer.json's post-processor; None
     where that puts the same tokens around a text. Raises ModelInvalid."""
@@ -90,7 +76,7 @@ def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate
         return None
     bos, eos = ends
     wanted = [token for token in (bos, "A", eos) if token is not None]
-    if _find_single_template(files.parse(TOKENIZER_FILE, _TokenizerFile).post_processor) == wanted:
+    if _find_single_template(files.parse(TOKENIZER_FILE, TokenizerJson).post_processor) == wanted:
         return None
     ids = read_token_ids(files)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
@@ -103,7 +89,7 @@ def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate
 
 def _find_end_tokens(files: ModelFiles, tokenizer_class: str | None) -> tuple[str | None, str | None] | None:
     """Return the tokens that a text begins and ends with, each None for no token; None where tokenizer.json decides."""
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
     ends = CLASSES.get(tokenizer_class or "")
     if ends is None or (config.add_bos_token is None and config.add_eos_token is None):
         return None
@@ -115,7 +101,7 @@ def _find_end_tokens(files: ModelFiles, tokenizer_class: str | None) -> tuple[st
     )
 
 
-def _find_single_template(processor: _PostProcessor | None) -> list[str] | None:
+def _find_single_template(processor: PostProcessor | None) -> list[str] | None:
     """List special tokens and text ("A") of the template for a single text; None for a post-processor without one."""
     templates = [step for step in _flatten(processor) if step.type == "TemplateProcessing"]
     others = [step for step in _flatten(processor) if step.type not in ("TemplateProcessing", "ByteLevel")]
@@ -126,7 +112,7 @@ def _find_single_template(processor: _PostProcessor | None) -> list[str] | None:
     return [part.id for piece in templates[0].single for part in piece.values()]
 
 
-def _flatten(processor: _PostProcessor | None) -> Iterator[_PostProcessor]:
+def _flatten(processor: PostProcessor | None) -> Iterator[PostProcessor]:
     if processor is None:
         return
     if processor.type == "Sequence":

@@ -19,8 +19,8 @@ from embedserve_runtime.errors import UnsupportedArchitecture, UnsupportedInputs
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.files import ModelFiles
-from embedserve_runtime.model.modules import read_entries, read_layout
-from embedserve_runtime.model.routes import expand_routes
+from embedserve_runtime.model.modules import read_layout
+from embedserve_runtime.model.routes import ModuleRoutes
 from embedserve_runtime.store import find_folder
 
 KIND: Final = "artifacts"
@@ -34,10 +34,9 @@ ADVICE = (
 )
 
 
-def needs_export(files: ModelFiles, onnx_file: str | None) -> bool:
+def needs_export(files: ModelFiles, routes: ModuleRoutes, onnx_file: str | None) -> bool:
     """Whether neither a family nor an ONNX file of its own runs the model, and an export may. onnx_file: the one that
     is chosen."""
-    routes = expand_routes(files, read_entries(files))
     if routes.queries is not None:
         return False  # its encoders are run by families alone
     modules = read_layout(files, routes.documents).modules

@@ -62,16 +62,20 @@ class ModelFile:
             raise ModelInvalid(f"{self.path} is not valid UTF-8: {error}") from error
 
     def parse(self, shape: type[T]) -> T:
-        """Return the JSON as `shape`. Raises ModelInvalid, naming the file and the keys that are wrong.
-
-        Each part of a model's description has a shape of its own with the keys that it needs, so that a key which a
-        model has no use for cannot refuse it.
-        """
-        try:
-            parsed: T = _get_validator(shape).validate_python(self._json)  # type: ignore[arg-type]  # T has a hash
-        except ValidationError as error:
-            raise ModelInvalid(f"{self.path}: {describe_problems(error)}") from error
+        """Return the JSON as `shape`, checked once for each. Raises ModelInvalid, naming file and keys."""
+        if shape not in self._parsed:
+            try:
+                validator = _get_validator(shape)  # type: ignore[arg-type]  # T has a hash
+                self._parsed[shape] = validator.validate_python(self._json)
+            except ValidationError as error:
+                raise ModelInvalid(f"{self.path}: {describe_problems(error)}") from error
+        parsed: T = self._parsed[shape]
         return parsed
+
+    @cached_property
+    def _parsed(self) -> dict[Any, Any]:
+        """The content by the types that it was parsed as."""
+        return {}
 
     @cached_property
     def _json(self) -> object:

@@ -6,38 +6,53 @@ Tensors are not read here: `tensors` opens their files, `onnx_file` those of gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from embedserve_runtime.model.files import ModelFile, ModelFiles, read_file
-from embedserve_runtime.model.heads.late_interaction import METADATA_FILE
-from embedserve_runtime.model.lora import ADAPTER_FILE
-from embedserve_runtime.model.modules import MODULES_FILE, read_entries
+from embedserve_runtime.model.hf_files.colbert import METADATA_FILE
+from embedserve_runtime.model.hf_files.peft import ADAPTER_CONFIG_FILE
+from embedserve_runtime.model.hf_files.sentence_transformers import MODULES_FILE, SENTENCE_TRANSFORMERS_FILE
+from embedserve_runtime.model.hf_files.tokenizers import (
+    SPECIAL_TOKENS_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+)
+from embedserve_runtime.model.hf_files.transformers import CONFIG_FILE
+from embedserve_runtime.model.modules import read_entries
 from embedserve_runtime.model.ranges import RANGES_FILE
 from embedserve_runtime.model.readme import README_FILE
-from embedserve_runtime.model.routes import ROUTER_FILES, expand_routes, is_router
+from embedserve_runtime.model.routes import ROUTER_FILES, ModuleRoutes, expand_routes, is_router
 from embedserve_runtime.model.transformer_module import TRANSFORMER_FILES
 
 # What is read of the model's folder and of that of each module.
 SMALL_FILES = (
-    "config.json",
-    "config_sentence_transformers.json",
+    CONFIG_FILE,
+    SENTENCE_TRANSFORMERS_FILE,
     *TRANSFORMER_FILES,
     MODULES_FILE,
     *ROUTER_FILES,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
+    TOKENIZER_FILE,
+    TOKENIZER_CONFIG_FILE,
+    SPECIAL_TOKENS_FILE,
     "chat_template.jinja",
     README_FILE,
-    ADAPTER_FILE,
+    ADAPTER_CONFIG_FILE,
     METADATA_FILE,
     RANGES_FILE,
 )
 
 
-def read_model(path: Path) -> ModelFiles:
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model's folder as it was read: its small files, and the modules that they name."""
+
+    files: ModelFiles
+    routes: ModuleRoutes
+
+
+def read_model(path: Path) -> ModelFolder:
     """Read the small files of a model: those of its folder, and of the folders that its modules name; of adapters in
     folders of their own, what they say.
 
@@ -48,7 +63,7 @@ def read_model(path: Path) -> ModelFiles:
     files = _add_folders(files, (entry.path for entry in entries if is_router(entry)))
     routes = expand_routes(files, entries)
     modules = [*routes.documents, *(routes.queries or [])]
-    return _add_adapters(_add_folders(files, (entry.path for entry in modules)))
+    return ModelFolder(_add_adapters(_add_folders(files, (entry.path for entry in modules))), routes)
 
 
 def read_folder(path: Path) -> ModelFiles:
@@ -66,7 +81,7 @@ def _add_folders(files: ModelFiles, folders: Iterable[str]) -> ModelFiles:
 
 
 def _add_adapters(files: ModelFiles) -> ModelFiles:
-    found = (read_file(path) for path in files.paths if path.name == ADAPTER_FILE)
+    found = (read_file(path) for path in files.paths if path.name == ADAPTER_CONFIG_FILE)
     adapters = {file.path: file for file in found if file is not None}
     return replace(files, small=MappingProxyType({**adapters, **files.small}))
 

@@ -17,15 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import Field, PositiveFloat, PositiveInt
-
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.canonical import NOT_HASHED
 from embedserve_runtime.model.checkpoint import INDEX_FILE, PICKLE_FILE, PICKLE_INDEX_FILE, SINGLE_FILE
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.peft import ADAPTER_CONFIG_FILE, LoraConfig
 from embedserve_runtime.model.tensors import ModelTensors
 
-ADAPTER_FILE = "adapter_config.json"
 PREFIX = "base_model.model."
 WEIGHTS_FILES = (SINGLE_FILE, INDEX_FILE, PICKLE_FILE, PICKLE_INDEX_FILE)
 # Names of the two factors, after that of their module, of products and of embeddings.
@@ -61,18 +59,7 @@ HARMLESS = frozenset(
 PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
-class _ConfigFile(FileModel):
-    peft_type: str
-    base_model_name_or_path: str | None = None
-    r: PositiveInt = 8
-    lora_alpha: PositiveFloat = 8.0
-    use_rslora: bool = False
-    rank_pattern: dict[str, PositiveInt] = Field(default_factory=dict)
-    alpha_pattern: dict[str, PositiveFloat] = Field(default_factory=dict)
-    init_lora_weights: bool | str | None = True
-
-
-_READ = frozenset(_ConfigFile.model_fields)
+_READ = frozenset(LoraConfig.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,7 @@ def read_adapter(module_files: ModelFiles, tensors: ModelTensors, folder: str) -
 
     Raises ModelFileMissing where the base model's weights are not there, UnsupportedArchitecture or ModelInvalid.
     """
-    file = module_files.find(ADAPTER_FILE)
+    file = module_files.find(ADAPTER_CONFIG_FILE)
     if file is None:
         return None
     if not any(name in module_files for name in WEIGHTS_FILES):
@@ -121,7 +108,7 @@ def read_adapter_files(adapter_files: ModelFiles, tensors: ModelTensors, folder:
 
     Raises ModelFileMissing, UnsupportedArchitecture or ModelInvalid.
     """
-    file = adapter_files.require(ADAPTER_FILE)
+    file = adapter_files.require(ADAPTER_CONFIG_FILE)
     config = _parse_config(file)
     base = config.base_model_name_or_path or "its base model"
     names = {name.removeprefix(PREFIX) for name in tensors.adapter(folder).names}
@@ -138,9 +125,9 @@ def read_adapter_files(adapter_files: ModelFiles, tensors: ModelTensors, folder:
     return LoraAdapter(base, MappingProxyType(scales), tuple(whole), folder)
 
 
-def _parse_config(file: ModelFile) -> _ConfigFile:
+def _parse_config(file: ModelFile) -> LoraConfig:
     """Parse adapter_config.json. Raises UnsupportedArchitecture for what is not computed, ModelInvalid."""
-    config = file.parse(_ConfigFile)
+    config = file.parse(LoraConfig)
     refused: list[tuple[str, object]] = []
     if config.peft_type != "LORA":
         refused.append(("peft_type", config.peft_type))
@@ -167,7 +154,7 @@ def find_module(name: str) -> str | None:
     return None
 
 
-def _compute_scale(path: Path, config: _ConfigFile, module: str) -> float:
+def _compute_scale(path: Path, config: LoraConfig, module: str) -> float:
     try:
         rank = config.rank_pattern.get(_match_pattern(config.rank_pattern, module), config.r)
         alpha = config.alpha_pattern.get(_match_pattern(config.alpha_pattern, module), config.lora_alpha)

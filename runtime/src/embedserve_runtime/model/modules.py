@@ -12,27 +12,37 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import Field
-
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.dense_modules import (
     TEXTS,
     TOKENS,
-    InputFile,
-    ModuleEntry,
     read_dense,
     read_input_kind,
     read_score_layers,
 )
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.files import ModelFile, ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
+from embedserve_runtime.model.hf_files.sentence_transformers import (
+    MODULES_FILE,
+    SENTENCE_TRANSFORMERS_FILE,
+    LogitScoreConfig,
+    ModuleEntry,
+    ModuleInputConfig,
+    PoolingConfig,
+    SentenceTransformersConfig,
+    SpladePoolingConfig,
+)
+from embedserve_runtime.model.hf_files.tokenizers import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    TokenizerConfig,
+    TokenizerJson,
+)
 from embedserve_runtime.model.pipeline import DenseLayer, Pooling
 from embedserve_runtime.model.transformer_module import TransformerModule, read_transformer
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE
 
 ConfigT = TypeVar("ConfigT")
 
-MODULES_FILE = "modules.json"
 # sentence-transformers' names of pooling modes (modules/pooling.py) to ours.
 POOLING_MODES = {
     "cls": Pooling.CLS,
@@ -75,53 +85,6 @@ ORDERS = (
 )
 
 
-class _PoolingFile(FileModel):
-    pooling_mode: str | list[str] | None = None
-    include_prompt: bool = True
-    pooling_mode_cls_token: bool = False
-    pooling_mode_mean_tokens: bool = False
-    pooling_mode_max_tokens: bool = False
-    pooling_mode_mean_sqrt_len_tokens: bool = False
-    pooling_mode_weightedmean_tokens: bool = False
-    pooling_mode_lasttoken: bool = False
-
-
-class SpladeFile(FileModel):
-    """The SpladePooling module."""
-
-    pooling_strategy: Literal["max", "sum"] = "max"
-    activation_function: Literal["relu", "log1p_relu"] = "relu"
-
-
-class LogitScoreFile(FileModel):
-    """The LogitScore module: which rows of a causal model's output layer make the score."""
-
-    true_token_id: int
-    false_token_id: int | None = None
-    module_input_name: Literal["causal_logits"] = "causal_logits"
-
-
-class _SentenceTransformersFile(FileModel):
-    model_type: str | None = None
-    prompts: dict[str, str] = Field(default_factory=dict)
-    default_prompt_name: str | None = None
-    activation_fn: str | None = None
-
-
-class _TokenizerConfigFile(FileModel):
-    model_max_length: float | None = None
-    model_input_names: list[str] | None = None
-    truncation_side: Literal["left", "right"] | None = None
-
-
-class _Truncation(FileModel):
-    direction: Literal["Left", "Right"] = "Right"
-
-
-class _TokenizerFile(FileModel):
-    truncation: _Truncation | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Modules:
     """The modules of modules.json, in the order in which they run.
@@ -141,8 +104,8 @@ class Modules:
     include_prompt: bool = True
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False
-    splade: SpladeFile | None = None
-    logit_score: LogitScoreFile | None = None
+    splade: SpladePoolingConfig | None = None
+    logit_score: LogitScoreConfig | None = None
     token_dense: tuple[DenseLayer, ...] = ()
     token_normalize: bool = False
     mask: str | None = None
@@ -189,7 +152,7 @@ def read_layout(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModelLayou
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture, naming file and module.
     """
     model = files.parse_if_there(
-        "config_sentence_transformers.json", _SentenceTransformersFile, _SentenceTransformersFile()
+        SENTENCE_TRANSFORMERS_FILE, SentenceTransformersConfig, SentenceTransformersConfig()
     )
     modules = read_modules(files, entries, model.model_type)
     encoder = files.enter_folder(modules.transformer)
@@ -239,8 +202,8 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
         transformer=_find_first(folder_of, TRANSFORMERS) or "",
         dense=tuple(layer for place, layer in dense if place == TEXTS),
         normalize=TEXTS in normalized,
-        splade=_parse_config(files, folder_of.get("SpladePooling"), SpladeFile),
-        logit_score=_parse_config(files, folder_of.get("LogitScore"), LogitScoreFile),
+        splade=_parse_config(files, folder_of.get("SpladePooling"), SpladePoolingConfig),
+        logit_score=_parse_config(files, folder_of.get("LogitScore"), LogitScoreConfig),
         token_dense=tuple(layer for place, layer in dense if place == TOKENS),
         token_normalize=TOKENS in normalized,
         mask=folder_of.get("MultiVectorMask"),
@@ -297,17 +260,17 @@ def _check_inputs(path: Path, modules: Modules) -> None:
 def _read_normalized(files: ModelFiles, entry: ModuleEntry) -> str:
     """Return what a Normalize module normalizes: TEXTS or TOKENS."""
     own = files.enter_folder(entry.path)
-    config = own.parse_if_there("config.json", InputFile, InputFile())
+    config = own.parse_if_there("config.json", ModuleInputConfig, ModuleInputConfig())
     return read_input_kind(own.path / "config.json", config, TEXTS)
 
 
-def _read_tokenizer_config(files: ModelFiles) -> _TokenizerConfigFile:
-    return files.parse_if_there("tokenizer_config.json", _TokenizerConfigFile, _TokenizerConfigFile())
+def _read_tokenizer_config(files: ModelFiles) -> TokenizerConfig:
+    return files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
 
 
 def _read_direction(files: ModelFiles) -> Literal["left", "right"]:
     """Read the side of tokenizer.json's truncation, which transformers takes where tokenizer_config.json names none."""
-    truncation = files.parse_if_there(TOKENIZER_FILE, _TokenizerFile, _TokenizerFile()).truncation
+    truncation = files.parse_if_there(TOKENIZER_FILE, TokenizerJson, TokenizerJson()).truncation
     return "left" if truncation is not None and truncation.direction == "Left" else "right"
 
 
@@ -316,7 +279,7 @@ def read_tokenizer_length(files: ModelFiles) -> int | None:
     return _find_length_limit(_read_tokenizer_config(files))
 
 
-def _find_length_limit(tokenizer: _TokenizerConfigFile) -> int | None:
+def _find_length_limit(tokenizer: TokenizerConfig) -> int | None:
     length = tokenizer.model_max_length
     # transformers writes 1e30 for "no limit".
     return int(length) if length is not None and 0 < length < 1e9 else None
@@ -324,7 +287,7 @@ def _find_length_limit(tokenizer: _TokenizerConfigFile) -> int | None:
 
 def _read_pooling(file: ModelFile) -> tuple[tuple[Pooling, ...], bool]:
     """Pooling modes, and whether the tokens of a prompt are pooled."""
-    config = file.parse(_PoolingFile)
+    config = file.parse(PoolingConfig)
     if config.pooling_mode is not None:
         modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode
     else:

@@ -16,15 +16,15 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
-from embedserve_runtime.model.dense_modules import ModuleEntry
 from embedserve_runtime.model.describing import CardSource, describe_route
 from embedserve_runtime.model.digests import digest_tensors
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.former_identity import compute_former_identity
 from embedserve_runtime.model.heads.description import Task
+from embedserve_runtime.model.hf_files.sentence_transformers import ModuleEntry
 from embedserve_runtime.model.identity import TensorDigests, identify_vector_space
-from embedserve_runtime.model.modules import TRANSFORMERS, read_entries
-from embedserve_runtime.model.routes import DOCUMENT, expand_routes
+from embedserve_runtime.model.modules import TRANSFORMERS
+from embedserve_runtime.model.routes import DOCUMENT, ModuleRoutes
 from embedserve_runtime.model.task_adapters import AdapterTask, choose_task
 from embedserve_runtime.model.tensors import ModelTensors, TrackedTensors
 from embedserve_runtime.model.unread import check_all_read
@@ -38,8 +38,9 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
     Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
     """
     try:
-        source = CardSource(read_model(folder), ModelTensors(folder), revision, settings)
-        card = _read_tasks(source)
+        read = read_model(folder)
+        source = CardSource(read.files, ModelTensors(folder), revision, settings)
+        card = _read_tasks(source, read.routes)
         _check_outputs(card, settings)
         return card
     except ModelError as error:
@@ -60,20 +61,18 @@ def _describe_dangling_links(folder: Path) -> str:
     return f". Links lead to files that do not exist here: {named}{more}"
 
 
-def _read_tasks(source: CardSource) -> ModelCard:
+def _read_tasks(source: CardSource, routes: ModuleRoutes) -> ModelCard:
     """Read the card of the first task that is served, with those of the others; of the model, where it has no tasks."""
-    entries, tensors = read_entries(source.files), TrackedTensors(source.tensors.root)
-    tasks = _choose_tasks(source, entries)
-    card, *others = (_read_routes(replace(source, task=task), entries, tensors) for task in tasks)
+    tensors, tasks = TrackedTensors(source.tensors.root), _choose_tasks(source, routes.entries)
+    card, *others = (_read_routes(replace(source, task=task), routes, tensors) for task in tasks)
     card = replace(card, other_tasks=tuple(others))
     queries = (task.query.card for task in (card, *others) if task.query is not None)
     check_all_read(source.files, tensors, card, *others, *queries)
     return card
 
 
-def _read_routes(source: CardSource, entries: Sequence[ModuleEntry], tensors: TrackedTensors) -> ModelCard:
+def _read_routes(source: CardSource, routes: ModuleRoutes, tensors: TrackedTensors) -> ModelCard:
     """Read the card of a task, with its route for queries. tensors: what its tensors are read through."""
-    files, routes = source.files, expand_routes(source.files, entries)
     if routes.queries is None and (source.task is None or not source.task.has_query_adapter):
         card = describe_route(source, routes.documents)
         return _identify(card, digest_tensors(card, tensors))
@@ -85,7 +84,7 @@ def _read_routes(source: CardSource, entries: Sequence[ModuleEntry], tensors: Tr
         _check_routed_settings(source.settings)
         route = QueryRoute(describe_route(source, routes.queries), routes.default)
     documents = describe_route(source, routes.documents)
-    _check_comparable(files.path, documents, route.card)
+    _check_comparable(source.files.path, documents, route.card)
     # The weights of an encoder that both run are digested with the documents.
     of_queries = digest_tensors(
         route.card, tensors, with_encoder=not _reads_encoder_of(route.card, documents)

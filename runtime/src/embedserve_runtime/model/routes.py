@@ -12,12 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field
-
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
-from embedserve_runtime.model.dense_modules import ModuleEntry
-from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.modules import MODULES_FILE
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.sentence_transformers import MODULES_FILE, ModuleEntry, RouterConfig
 
 QUERY, DOCUMENT = "query", "document"
 ROUTERS = ("Router", "Asym")
@@ -28,25 +25,15 @@ TEXT = "text"
 Key = tuple[str | None, str | tuple[str, ...] | None]
 
 
-class _Parameters(FileModel):
-    default_route: str | None = None
-    allow_empty_key: bool = True
-    route_mappings: dict[str, str] = Field(default_factory=dict)
-
-
-class _RouterFile(FileModel):
-    types: dict[str, str]
-    structure: dict[str, list[str]]
-    parameters: _Parameters = Field(default_factory=_Parameters)
-
-
 @dataclass(frozen=True, slots=True)
 class ModuleRoutes:
     """The modules that documents take, and those that queries take where a router tells them apart.
 
+    entries: those of modules.json, in their order, a router among them.
     default: QUERY or DOCUMENT, which of the two an input takes that is called neither; None: it must be called one.
     """
 
+    entries: Sequence[ModuleEntry]
     documents: Sequence[ModuleEntry]
     queries: Sequence[ModuleEntry] | None = None
     default: str | None = DOCUMENT
@@ -60,14 +47,14 @@ def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRo
     """Lay out the modules of each route. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
     places = [place for place, entry in enumerate(entries) if is_router(entry)]
     if not places:
-        return ModuleRoutes(entries)
+        return ModuleRoutes(entries, entries)
     if len(places) > 1:
         raise UnsupportedArchitecture(f"{files.path / MODULES_FILE}: more than one Router is not supported")
     (place,) = places
     router = entries[place]
     own = files.enter_folder(router.path)
     file = own.require(next((name for name in ROUTER_FILES if name in own), ROUTER_FILES[0]))
-    path, config = file.path, file.parse(_RouterFile)
+    path, config = file.path, file.parse(RouterConfig)
     routing = _Routing.read(path, config)
     query, document = routing.find_route(QUERY), routing.find_route(DOCUMENT)
     _check_reached(path, config, {query, document})
@@ -79,9 +66,9 @@ def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRo
     if empty is not None:
         raise ModelInvalid(f"{path}: the route {empty!r} has no modules")
     if query == document:
-        return ModuleRoutes(modules_of[document])
+        return ModuleRoutes(entries, modules_of[document])
     names = {query: QUERY, document: DOCUMENT, None: None}
-    return ModuleRoutes(modules_of[document], modules_of[query], names[routing.default])
+    return ModuleRoutes(entries, modules_of[document], modules_of[query], names[routing.default])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +81,7 @@ class _Routing:
     default: str | None
 
     @classmethod
-    def read(cls, path: Path, config: _RouterFile) -> _Routing:
+    def read(cls, path: Path, config: RouterConfig) -> _Routing:
         parameters = config.parameters
         mappings = {_parse_key(path, text): route for text, route in parameters.route_mappings.items()}
         routes = list(config.structure)
@@ -135,7 +122,7 @@ def _parse_key(path: Path, text: str) -> Key:
     return key
 
 
-def _check_reached(path: Path, config: _RouterFile, reached: set[str]) -> None:
+def _check_reached(path: Path, config: RouterConfig, reached: set[str]) -> None:
     """Raise UnsupportedArchitecture for routes that requests have no word for."""
     others = [route for route in config.structure if route not in reached]
     if others:
@@ -145,7 +132,7 @@ def _check_reached(path: Path, config: _RouterFile, reached: set[str]) -> None:
         )
 
 
-def _list_entries(path: Path, router: ModuleEntry, route: str, config: _RouterFile) -> list[ModuleEntry]:
+def _list_entries(path: Path, router: ModuleEntry, route: str, config: RouterConfig) -> list[ModuleEntry]:
     names = config.structure[route]
     unknown = [name for name in names if name not in config.types]
     if unknown:

@@ -16,47 +16,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
 from tokenizers import Tokenizer
 
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.architecture import Embeddings, Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE, Checkpoint
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.model2vec import Model2VecConfig
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE, TokenizerJson
 from embedserve_runtime.model.parameter_names import ParameterNames
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, parse_tokenizer
+from embedserve_runtime.model.vocabulary import parse_tokenizer
 
 MODEL2VEC, SENTENCE_TRANSFORMERS = "embeddings", "embedding.weight"
-# Where config.json of a Model2Vec model says nothing.
-MODEL2VEC_LENGTH = 512
 # Where nothing bounds a text, as in sentence-transformers: a batch must hold the longest input.
 DEFAULT_MAX_LENGTH = 32_768
 
 Tensor = NDArray[Any]
-
-
-class _Model2VecFile(FileModel):
-    normalize: bool | None = None
-    max_length: PositiveInt | None = MODEL2VEC_LENGTH
-
-
-class _Truncation(FileModel):
-    max_length: PositiveInt
-
-
-class _TokenizerFile(FileModel):
-    truncation: _Truncation | None = None
-
-
-class _UnknownId(FileModel):
-    unk_id: int | None = None
-
-
-class _UnknownFile(FileModel):
-    """What tokenizer.json says of the unknown token."""
-
-    model: _UnknownId = _UnknownId()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +106,10 @@ def _read_table(module_files: ModelFiles, tensor: str, tensors: Mapping[str, Ten
     vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
     _check(module_files, tensors, vocabulary, max(tokens.values(), default=0))
     if tensor == SENTENCE_TRANSFORMERS:
-        truncation = module_files.parse(TOKENIZER_FILE, _TokenizerFile).truncation
+        truncation = module_files.parse(TOKENIZER_FILE, TokenizerJson).truncation
         length, characters, unknown, normalize = truncation and truncation.max_length, None, None, None
     else:
-        config = module_files.parse_if_there("config.json", _Model2VecFile, _Model2VecFile())
+        config = module_files.parse_if_there("config.json", Model2VecConfig, Model2VecConfig())
         length, normalize = config.max_length, config.normalize
         characters = None if length is None else int(np.median([len(token) for token in tokens]))
         unknown = _find_unknown_token(tokenizer, module_files)
@@ -192,4 +168,4 @@ def _find_unknown_token(tokenizer: Tokenizer, module_files: ModelFiles) -> int |
     if token is not None:
         found: int | None = tokenizer.token_to_id(token)
         return found
-    return module_files.parse(TOKENIZER_FILE, _UnknownFile).model.unk_id
+    return module_files.parse(TOKENIZER_FILE, TokenizerJson).model.unk_id

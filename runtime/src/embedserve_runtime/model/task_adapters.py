@@ -16,7 +16,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from embedserve_runtime.errors import ConfigError, ModelFileMissing, ModelInvalid
 from embedserve_runtime.model.files import FileModel, ModelFiles
-from embedserve_runtime.model.lora import ADAPTER_FILE, LoraAdapter, read_adapter_files
+from embedserve_runtime.model.hf_files.peft import ADAPTER_CONFIG_FILE
+from embedserve_runtime.model.lora import LoraAdapter, read_adapter_files
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.stacked_factors import StackedFactors
@@ -154,7 +155,7 @@ def _list_locations(home: ModelFiles) -> Sequence[AdapterLocation]:
     if names:
         return [AdapterLocation(name, None, place, len(names)) for place, name in enumerate(names)]
     folders = sorted(
-        str(PurePosixPath(path).parent) for path in home.names if path.endswith(f"/{ADAPTER_FILE}")
+        str(PurePosixPath(path).parent) for path in home.names if path.endswith(f"/{ADAPTER_CONFIG_FILE}")
     )
     return [
         AdapterLocation(TASK_NAMES.get(name, name), folder)

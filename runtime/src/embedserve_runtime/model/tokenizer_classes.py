@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TokenizerConfig
+from embedserve_runtime.model.hf_files.transformers import CONFIG_FILE, TokenizerClassConfig
 
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-CONFIG_FILE = "config.json"
 FAST = "Fast"
 # Stands before the name of a class in the repository's own code, which may be any of the library's names too.
 OWN_CODE = "."
@@ -55,20 +55,11 @@ _CLASS_OF: Mapping[str, str] = MappingProxyType(
 )
 
 
-class _TokenizerConfigFile(FileModel):
-    tokenizer_class: str | None = None
-    auto_map: object = None
-
-
-class _ConfigFile(_TokenizerConfigFile):
-    model_type: str | None = None
-
-
 def find_tokenizer_class(files: ModelFiles) -> str | None:
     """Return the name of the class without "Fast", that of a class in the repository's own code behind `OWN_CODE`; None
     where transformers 4 knows none. Raises ModelInvalid."""
-    tokenizer = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
-    config = files.parse_if_there(CONFIG_FILE, _ConfigFile, _ConfigFile())
+    tokenizer = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
+    config = files.parse_if_there(CONFIG_FILE, TokenizerClassConfig, TokenizerClassConfig())
     for file in (tokenizer, config):
         found = _find_own_code(file.auto_map) or file.tokenizer_class
         if found:

@@ -12,10 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import PositiveInt
-
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.sentence_transformers import (
+    ProcessingArguments,
+    TokenizerArguments,
+    TokenizerCall,
+    TransformerConfig,
+)
 
 # Today's name and those of old versions, in the order in which sentence-transformers looks for them.
 TRANSFORMER_FILES = (
@@ -98,46 +102,14 @@ HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 
 
-class _Call(FileModel):
-    """How the tokenizer is called. truncation: only to say that texts are truncated."""
-
-    add_special_tokens: bool | None = None
-    max_length: PositiveInt | None = None
-    truncation: Literal[True, "longest_first", "only_first"] | None = None
-
-
-class _Processing(FileModel):
-    common: _Call = _Call()
-    text: _Call = _Call()
-    chat_template: dict[str, Any] | None = None
-
-
-class _Tokenizer(FileModel):
-    model_max_length: PositiveInt | None = None
-    truncation_side: Literal["left", "right"] | None = None
-
-
-class _TransformerFile(FileModel):
-    """What of the file is done."""
-
-    max_seq_length: PositiveInt | None = None
-    do_lower_case: bool = False
-    transformer_task: str | None = None
-    modality_config: dict[str, dict[str, Any]] | None = None
-    module_output_name: str | None = None
-    processing_kwargs: _Processing | None = None
-    tokenizer_args: _Tokenizer | None = None
-    processor_kwargs: _Tokenizer | None = None
-
-
 # Keys that are done, by the object that they stand in.
 DONE: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "": frozenset(_TransformerFile.model_fields).union(ROLE_KEYS),
-        "tokenizer_args": frozenset(_Tokenizer.model_fields),
-        "processor_kwargs": frozenset(_Tokenizer.model_fields),
-        "processing_kwargs.common": frozenset(_Call.model_fields),
-        "processing_kwargs.text": frozenset(_Call.model_fields),
+        "": frozenset(TransformerConfig.model_fields).union(ROLE_KEYS),
+        "tokenizer_args": frozenset(TokenizerArguments.model_fields),
+        "processor_kwargs": frozenset(TokenizerArguments.model_fields),
+        "processing_kwargs.common": frozenset(TokenizerCall.model_fields),
+        "processing_kwargs.text": frozenset(TokenizerCall.model_fields),
     }
 )
 
@@ -175,7 +147,7 @@ def read_transformer(files: ModelFiles, tasks: Sequence[str]) -> TransformerModu
     file = next(filter(None, map(files.find, TRANSFORMER_FILES)), None)
     if file is None:
         return TransformerModule()
-    content, config = file.parse(dict[str, Any]), file.parse(_TransformerFile)
+    content, config = file.parse(dict[str, Any]), file.parse(TransformerConfig)
     ignored = [
         *_list_ignored(file.path, content),
         *_list_other_modalities(file.path, config, tasks),
@@ -184,9 +156,9 @@ def read_transformer(files: ModelFiles, tasks: Sequence[str]) -> TransformerModu
     variables = {} if message is None else _read_variables(file.path, config)
     if variables:
         ignored.remove(VARIABLES_KEY)
-    processing = config.processing_kwargs or _Processing()
+    processing = config.processing_kwargs or ProcessingArguments()
     text, common = processing.text, processing.common
-    tokenizer = config.tokenizer_args or config.processor_kwargs or _Tokenizer()
+    tokenizer = config.tokenizer_args or config.processor_kwargs or TokenizerArguments()
     # What is said of all inputs counts more than what is said of texts.
     adds_special_tokens = (
         text.add_special_tokens if common.add_special_tokens is None else common.add_special_tokens
@@ -211,9 +183,9 @@ def read_transformer(files: ModelFiles, tasks: Sequence[str]) -> TransformerModu
     )
 
 
-def _read_variables(path: Path, config: _TransformerFile) -> Mapping[str, object]:
+def _read_variables(path: Path, config: TransformerConfig) -> Mapping[str, object]:
     """Return the variables of the chat template. Raises UnsupportedArchitecture."""
-    variables = (config.processing_kwargs or _Processing()).chat_template or {}
+    variables = (config.processing_kwargs or ProcessingArguments()).chat_template or {}
     if unknown := sorted(OWN_VARIABLES & variables.keys()):
         raise UnsupportedArchitecture(
             f"{path}: {VARIABLES_KEY}.{unknown[0]} = {variables[unknown[0]]!r} is not supported; take it out if no "
@@ -241,7 +213,7 @@ def _list_ignored(path: Path, content: Mapping[str, Any], parent: str = "") -> I
             )
 
 
-def _list_other_modalities(path: Path, config: _TransformerFile, tasks: Sequence[str]) -> Iterator[str]:
+def _list_other_modalities(path: Path, config: TransformerConfig, tasks: Sequence[str]) -> Iterator[str]:
     """Yield what is for other inputs than texts. Raises UnsupportedArchitecture where texts take another way through
     the model than the one that is run."""
     task = config.transformer_task or tasks[0]

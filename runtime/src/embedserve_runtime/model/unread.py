@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.transformers import ModelTypeConfig
 from embedserve_runtime.model.lora import PREFIX, find_module
 from embedserve_runtime.model.tensors import TrackedTensors
 
@@ -77,10 +78,6 @@ STRAYS = (
 )
 
 
-class _ConfigFile(FileModel):
-    architectures: list[str] | None = None
-
-
 def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard) -> None:
     """Raise UnsupportedArchitecture, naming the tensors, where some were opened that nobody has read.
 
@@ -128,7 +125,9 @@ def _find_changed(name: str) -> str:
 
 
 def _select_strays(module_files: ModelFiles, card: ModelCard) -> list[StrayTensors]:
-    architectures = module_files.parse_if_there("config.json", _ConfigFile, _ConfigFile()).architectures or []
+    architectures = (
+        module_files.parse_if_there("config.json", ModelTypeConfig, ModelTypeConfig()).architectures or []
+    )
     return [
         one
         for one in STRAYS

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from embedserve_runtime.errors import ModelInvalid
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
-
-TOKENIZER_FILE = "tokenizer.json"
-
+from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import (
+    SPECIAL_TOKENS_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    SpecialTokensMap,
+    TokenizerJson,
+)
 
 # Special tokens that stand for nothing in a text, and how they are written where the tokenizer's files do not name
 # them. A mask is none of them: it stands for a word.
@@ -29,56 +34,11 @@ PLACEHOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-class _AddedToken(FileModel):
-    id: int
-    content: str
-    special: bool = False
-
-
-class _Model(FileModel):
-    """A vocabulary by token, or (Unigram) a list of pairs of token and score, in the order of the ids."""
-
-    vocab: dict[str, int] | list[tuple[str, float]] | None = None
-
-
-class _TokenizerFile(FileModel):
-    added_tokens: tuple[_AddedToken, ...] = ()
-    model: _Model = _Model()
-
-
-class _ModelIds(FileModel):
-    """A vocabulary like that of `_Model`, whose pairs are only counted: checking each takes longer than decoding the
-    file."""
-
-    vocab: dict[str, int] | list[object] | None = None
-
-
-class _IdsFile(FileModel):
-    added_tokens: tuple[_AddedToken, ...] = ()
-    model: _ModelIds = _ModelIds()
-
-
-class _Content(FileModel):
-    content: str
-
-
-class _SpecialTokens(FileModel):
-    """tokenizer_config.json or special_tokens_map.json, which write a token as text or as an object."""
-
-    bos_token: str | _Content | None = None
-    cls_token: str | _Content | None = None
-    eos_token: str | _Content | None = None
-    mask_token: str | _Content | None = None
-    pad_token: str | _Content | None = None
-    sep_token: str | _Content | None = None
-    unk_token: str | _Content | None = None
-
-
 def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """Read the tokens named in the tokenizer's files, such as `cls_token`. Raises ModelInvalid."""
     found: dict[str, str] = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):  # the second has the last word
-        content = files.parse_if_there(file, _SpecialTokens, _SpecialTokens())
+    for file in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE):  # the second has the last word
+        content = files.parse_if_there(file, SpecialTokensMap, SpecialTokensMap())
         for name in names:
             token = getattr(content, name)
             if token is not None:
@@ -91,7 +51,7 @@ def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
     the unknown token. files: the encoder's. Raises ModelInvalid where the tokenizer has none."""
     ids = read_token_ids(files)
     added = {
-        token.content for token in files.parse(TOKENIZER_FILE, _TokenizerFile).added_tokens if token.special
+        token.content for token in files.parse(TOKENIZER_FILE, TokenizerJson).added_tokens if token.special
     }
     named = read_special_tokens(files, [*PLACEHOLDERS])
     usual = {token for name, tokens in PLACEHOLDERS.items() if name not in named for token in tokens}
@@ -106,16 +66,26 @@ def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
 
 def read_token_ids(files: ModelFiles) -> Mapping[str, int]:
     """Read the id of every token as the vocabulary writes it, added ones included. Raises ModelError."""
-    content = files.parse(TOKENIZER_FILE, _TokenizerFile)
+    content = files.parse(TOKENIZER_FILE, TokenizerJson)
     vocabulary = content.model.vocab or {}
     if isinstance(vocabulary, list):
-        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+        vocabulary = {
+            _read_token(files.path / TOKENIZER_FILE, pair): number for number, pair in enumerate(vocabulary)
+        }
     return MappingProxyType({**vocabulary, **{token.content: token.id for token in content.added_tokens}})
+
+
+def _read_token(path: Path, pair: object) -> str:
+    """Read the token of a Unigram vocabulary's pair of token and score. Raises ModelInvalid."""
+    match pair:
+        case [str(token), int() | float()]:
+            return token
+    raise ModelInvalid(f"{path}: model.vocab has {pair!r}, which is not a pair of a token and its score")
 
 
 def find_max_token_id(file: ModelFile) -> int:
     """Return the largest id that tokenizer.json gives, -1 without any. Raises ModelInvalid."""
-    content = file.parse(_IdsFile)
+    content = file.parse(TokenizerJson)
     vocabulary = content.model.vocab or {}
     own = len(vocabulary) - 1 if isinstance(vocabulary, list) else max(vocabulary.values(), default=-1)
     return max([own, *(token.id for token in content.added_tokens)])

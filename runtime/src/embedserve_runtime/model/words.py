@@ -13,16 +13,14 @@ from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
+from embedserve_runtime.model.hf_files.sentence_transformers import SparseStaticEmbeddingConfig
+from embedserve_runtime.model.hf_files.transformers import CONFIG_FILE
 from embedserve_runtime.model.modules import read_tokenizer_length
 from embedserve_runtime.model.static import DEFAULT_MAX_LENGTH, describe_table_encoder, load_tokenizer
 from embedserve_runtime.model.tensors import ModelTensors
 
 TENSOR = "weight"
-
-
-class _File(FileModel):
-    path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,12 @@ def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTab
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
     """
     module_files = files.enter_folder(module)
-    if module_files.parse_if_there("config.json", _File, _File()).path is not None:
+    config = module_files.parse_if_there(
+        CONFIG_FILE, SparseStaticEmbeddingConfig, SparseStaticEmbeddingConfig()
+    )
+    if config.path is not None:
         raise UnsupportedArchitecture(
-            f"{module_files.path / 'config.json'}: path (weights in a JSON file) is not supported; "
+            f"{module_files.path / CONFIG_FILE}: path (weights in a JSON file) is not supported; "
             "load and save the model with a current sentence-transformers"
         )
     vocabulary, tokens = len(read_token_weights(tensors, module)), load_tokenizer(module_files).get_vocab()

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from embedserve_runtime.errors import ModelFileMissing
 from embedserve_runtime.model.heads.bge_m3 import FILES as BGE_M3_FILES
-from embedserve_runtime.model.heads.late_interaction import METADATA_FILE
+from embedserve_runtime.model.hf_files.colbert import METADATA_FILE
 from embedserve_runtime.model.onnx_file import read_declaration
 from embedserve_runtime.model.pickles import ADVICE, can_read
 from embedserve_runtime.model.readme import README_FILE

@@ -17,8 +17,9 @@ from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
 from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput, ModelInvalid
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, raise_on_panic
+from embedserve_runtime.model.vocabulary import raise_on_panic
 from embedserve_runtime.tokenizing.backend import (
     EncodedPart,
     EncodeOptions,

@@ -29,7 +29,8 @@ from embedserve_runtime.model.families import (
     t5,
 )
 from embedserve_runtime.model.families.refused import OTHER_INPUTS, OTHER_LAYERS
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.transformers import ModelTypeConfig
 
 
 def _describe_bert_or_jina(file: ModelFile) -> Encoder:
@@ -77,16 +78,11 @@ FAMILIES: Mapping[str, Callable[[ModelFile], Encoder]] = MappingProxyType(
 )
 
 
-class _ModelType(FileModel):
-    model_type: str = ""
-    architectures: list[str] | None = None
-
-
 def describe(files: ModelFiles) -> Encoder:
     """Describe the encoder of a folder. Raises UnsupportedArchitecture with what was found and what is known,
     UnsupportedInputs for a model that reads more than text."""
     file = files.require("config.json")
-    config = file.parse(_ModelType)
+    config = file.parse(ModelTypeConfig)
     family = FAMILIES.get(config.model_type)
     if not config.model_type and jina_v3.is_flash(file):
         family = jina_v3.describe_flash  # the first files of jina-embeddings-v3 have no model_type

@@ -12,9 +12,11 @@ from embedserve_runtime.model.heads.classifiers import choose_score_function
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import ClassifierHead, HeadLayer, PromptTemplate
 from embedserve_runtime.model.heads.rerankers import Reranker, list_titles
-from embedserve_runtime.model.modules import LogitScoreFile, ModelLayout
+from embedserve_runtime.model.hf_files.sentence_transformers import LogitScoreConfig
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE
+from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.pipeline import Pooling
-from embedserve_runtime.model.vocabulary import TOKENIZER_FILE, read_token_ids
+from embedserve_runtime.model.vocabulary import read_token_ids
 
 SUFFIX = "ForCausalLM"
 # What CrossEncoder compares where a folder has a chat template and no LogitScore.
@@ -48,7 +50,7 @@ def describe_causal_head(
     )
 
 
-def _describe_lack(source: HeadSource, module: LogitScoreFile | None) -> str:
+def _describe_lack(source: HeadSource, module: LogitScoreConfig | None) -> str:
     if module is not None:
         return (
             f"{source.files.path}: LogitScore with no chat template is not supported; add chat_template.jinja with the "
@@ -61,7 +63,7 @@ def _describe_lack(source: HeadSource, module: LogitScoreFile | None) -> str:
     )
 
 
-def _list_rows(module: LogitScoreFile) -> tuple[int, ...]:
+def _list_rows(module: LogitScoreConfig) -> tuple[int, ...]:
     other = module.false_token_id
     return (module.true_token_id,) if other is None else (module.true_token_id, other)
 

@@ -16,15 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from embedserve_runtime.errors import UnsupportedArchitecture
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import PromptTemplate
-from embedserve_runtime.model.vocabulary import PLACEHOLDERS, TOKENIZER_FILE, read_special_tokens
+from embedserve_runtime.model.hf_files.tokenizers import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    ChatTemplateConfig,
+    TokenizerJson,
+)
+from embedserve_runtime.model.vocabulary import PLACEHOLDERS, read_special_tokens
 
 TEMPLATE_FILE = "chat_template.jinja"
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 QUERY, DOCUMENT, INSTRUCTION = PLACES = ("query", "document", "instruction")
 ROLE_OF: Mapping[str, str] = MappingProxyType({INSTRUCTION: "system", QUERY: QUERY, DOCUMENT: DOCUMENT})
 MAX_CHARACTERS = 100_000
@@ -37,30 +41,6 @@ FIRST_TEXT_SIGNS = ("Metaspace", "Prepend")
 _MARKS = {place: f"\ue000{place}\ue001" for place in PLACES}
 _ODD = {place: f"\ue002 {{{place}}}\n\n<{place}> & \"'\\\ue003" for place in PLACES}
 _PADDED = {place: f" \n{mark}\n " for place, mark in _MARKS.items()}
-
-
-class _NamedTemplate(FileModel):
-    name: str
-    template: str
-
-
-class _TokenizerConfigFile(FileModel):
-    chat_template: str | list[_NamedTemplate] | None = None
-
-
-class _AddedToken(FileModel):
-    content: str
-    special: bool = False
-    normalized: bool = True
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-
-
-class _TokenizerFile(FileModel):
-    added_tokens: tuple[_AddedToken, ...] = ()
-    normalizer: dict[str, Any] | None = None
-    pre_tokenizer: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +64,7 @@ def find_chat_template(files: ModelFiles) -> ChatTemplate | None:
     own = files.find(TEMPLATE_FILE)
     if own is not None:
         return ChatTemplate(own.path, own.as_text())
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _TokenizerConfigFile, _TokenizerConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, ChatTemplateConfig, ChatTemplateConfig())
     found = config.chat_template
     if isinstance(found, list):
         found = next((one.template for one in found if one.name == "default"), None)
@@ -195,7 +175,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def _split_at_special_tokens(files: ModelFiles, text: str) -> tuple[str, ...]:
     """Split the prompt at the special tokens next to the document, so that what is around it is tokenized once. The
     tokens are those of the whole text."""
-    file = files.parse(TOKENIZER_FILE, _TokenizerFile)
+    file = files.parse(TOKENIZER_FILE, TokenizerJson)
     outer = json.dumps([file.normalizer, file.pre_tokenizer])
     tokens = [
         token.content

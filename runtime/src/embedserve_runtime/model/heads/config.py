@@ -14,7 +14,7 @@ from embedserve_runtime.model.files import FileModel, ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer
 
 
-class SentenceTransformersConfig(FileModel):
+class CrossEncoderConfig(FileModel):
     """The keys that sentence-transformers 4 and 5 write into a cross-encoder's config.json."""
 
     activation_fn: str | None = None
@@ -53,7 +53,7 @@ class HeadConfig(FileModel):
     # Where transformers 4 read the model from that it has saved.
     name_or_path: str = Field(default="", alias="_name_or_path")
     # Cross-encoders: sentence-transformers from 4 on, and before.
-    sentence_transformers: SentenceTransformersConfig | None = None
+    sentence_transformers: CrossEncoderConfig | None = None
     sbert_ce_default_activation_function: str | None = None
 
     def find_architecture(self, suffix: str) -> str | None:

@@ -11,14 +11,11 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field, PositiveInt
 
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.dense_modules import MULTI_VECTOR_TYPES
-from embedserve_runtime.model.files import FileModel, ModelFiles
+from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.config import HeadConfig
 from embedserve_runtime.model.heads.description import (
     HeadLayer,
@@ -27,12 +24,22 @@ from embedserve_runtime.model.heads.description import (
     QueryExpansion,
     TokenPooling,
 )
+from embedserve_runtime.model.hf_files.colbert import (
+    METADATA_FILE,
+    ColbertMetadata,
+    PyLateConfig,
+    RoleLengths,
+)
+from embedserve_runtime.model.hf_files.sentence_transformers import (
+    SENTENCE_TRANSFORMERS_FILE,
+    HierarchicalTokenPoolingConfig,
+    MultiVectorMaskConfig,
+)
 from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.vocabulary import read_special_tokens, read_token_ids
 
 log = logging.getLogger(__name__)
 
-METADATA_FILE = "artifact.metadata"
 # The class of its checkpoints.
 STANFORD = "HF_ColBERT"
 # ColBERT's own length of a query, where PyLate's files do not say it.
@@ -40,79 +47,6 @@ QUERY_LENGTH = 32
 # Names of the prompt of each role, the first that the model has.
 QUERY, DOCUMENT = ROLES = ("query", "document")
 QUERY_PROMPTS, DOCUMENT_PROMPTS = (QUERY,), (DOCUMENT, "passage", "corpus")
-
-
-class _ExpansionFile(FileModel):
-    strategy: Literal["fixed", "min"]
-    length: int
-    attend: bool = False
-    token: str | None = None
-
-
-class _Lengths(FileModel):
-    """sentence_bert_config.json, and the part of config_sentence_transformers.json that PyLate wrote the same into."""
-
-    query_length: int | None = None
-    document_length: int | None = None
-    query_expansion: _ExpansionFile | None = None
-
-
-class _PyLate(_Lengths):
-    """config_sentence_transformers.json as PyLate writes it."""
-
-    model_type: str | None = None
-    query_prefix: str | None = None
-    document_prefix: str | None = None
-    do_query_expansion: bool = True
-    attend_to_expansion_tokens: bool | None = None
-    attend_to_mask_tokens: bool | None = None
-    skiplist_words: list[str] | None = None
-
-    @property
-    def written(self) -> bool:
-        """Whether PyLate wrote any of it."""
-        return bool(self.model_fields_set - {"model_type"})
-
-
-class _StanfordFile(FileModel):
-    """artifact.metadata, which ColBERT of Stanford writes; the defaults are its own."""
-
-    dim: PositiveInt = 128
-    query_token_id: str | None = None
-    doc_token_id: str | None = None
-    query_maxlen: PositiveInt | None = None
-    doc_maxlen: PositiveInt | None = None
-    attend_to_mask_tokens: bool | None = None
-    mask_punctuation: bool = True
-
-    def translate(self) -> _PyLate:
-        """Say the same in the words of PyLate, with the defaults of the words to skip spelled out."""
-        return _PyLate(
-            model_type=MULTI_VECTOR_TYPES[0],
-            query_prefix=f"{self.query_token_id or '[unused0]'} ",
-            document_prefix=f"{self.doc_token_id or '[unused1]'} ",
-            query_length=self.query_maxlen,
-            document_length=self.doc_maxlen,
-            attend_to_expansion_tokens=bool(self.attend_to_mask_tokens),
-            skiplist_words=list(string.punctuation) if self.mask_punctuation else [],
-        )
-
-
-class _MaskFile(FileModel):
-    """The MultiVectorMask module."""
-
-    skiplist_words: list[str] | None = None
-    skiplist_tasks: str | list[str] | None = None
-    keep_only_token_ids: list[int] | None = None
-
-
-class _PoolingFile(FileModel):
-    """The HierarchicalTokenPooling module."""
-
-    pool_factor: float = Field(default=1.0, ge=1)
-    num_protected_tokens: int = Field(default=1, ge=0)
-    normalize_embeddings: bool = False  # as sentence-transformers reads a file without it
-    tasks: str | list[str] | None = None
 
 
 def is_stanford_colbert(config: HeadConfig) -> bool:
@@ -125,7 +59,7 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
     modules = layout.modules
     if not modules.written and is_stanford_colbert(files.parse("config.json", HeadConfig)):
         return _read_stanford(files, encoder, layout)
-    pylate = files.parse_if_there("config_sentence_transformers.json", _PyLate, _PyLate())
+    pylate = files.parse_if_there(SENTENCE_TRANSFORMERS_FILE, PyLateConfig, PyLateConfig())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalized and skipped without a module for it
     size = encoder.width
     layers = []
@@ -142,11 +76,24 @@ def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLay
 
 
 def _read_stanford(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
-    metadata = files.parse_if_there(METADATA_FILE, _StanfordFile, _StanfordFile())
-    interaction = _describe_interaction(files, layout, metadata.translate())
+    metadata = files.parse_if_there(METADATA_FILE, ColbertMetadata, ColbertMetadata())
+    interaction = _describe_interaction(files, layout, _translate(metadata))
     _check_expansion(files.path, encoder, interaction.expansion)
     layer = HeadLayer(encoder.width, metadata.dim, ("linear.weight",), ())
     return MultiVectorHead((layer,), normalize=True, interaction=interaction)
+
+
+def _translate(metadata: ColbertMetadata) -> PyLateConfig:
+    """Return the settings of ColBERT of Stanford under the names of PyLate, with its default of what is skipped."""
+    return PyLateConfig(
+        model_type=MULTI_VECTOR_TYPES[0],
+        query_prefix=f"{metadata.query_token_id or '[unused0]'} ",
+        document_prefix=f"{metadata.doc_token_id or '[unused1]'} ",
+        query_length=metadata.query_maxlen,
+        document_length=metadata.doc_maxlen,
+        attend_to_expansion_tokens=bool(metadata.attend_to_mask_tokens),
+        skiplist_words=list(string.punctuation) if metadata.mask_punctuation else [],
+    )
 
 
 def add_markers(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
@@ -169,11 +116,11 @@ def replace_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateIn
     )
 
 
-def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: _PyLate) -> LateInteraction:
+def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: PyLateConfig) -> LateInteraction:
     modules = layout.modules
     encoder_files = files.enter_folder(modules.transformer)
     ids = read_token_ids(encoder_files)
-    own = encoder_files.parse_if_there("sentence_bert_config.json", _Lengths, _Lengths())
+    own = encoder_files.parse_if_there("sentence_bert_config.json", RoleLengths, RoleLengths())
     expansion = _describe_expansion(encoder_files, own, pylate, ids)
     skipped, skipped_roles = _read_skipped_tokens(files, modules, pylate, ids)
     pooling, pooled_roles = _read_pooling(files, modules)
@@ -201,12 +148,12 @@ def _join_prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) 
 
 
 def _read_skipped_tokens(
-    files: ModelFiles, modules: Modules, pylate: _PyLate, ids: Mapping[str, int]
+    files: ModelFiles, modules: Modules, pylate: PyLateConfig, ids: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    mask = _MaskFile()
+    mask = MultiVectorMaskConfig()
     if modules.mask is not None:
         own = files.enter_folder(modules.mask)
-        mask = own.parse_if_there("config.json", _MaskFile, _MaskFile())
+        mask = own.parse_if_there("config.json", MultiVectorMaskConfig, MultiVectorMaskConfig())
         if mask.keep_only_token_ids:
             path = own.path / "config.json"
             raise UnsupportedArchitecture(f"{path}: keep_only_token_ids is for images and is not supported")
@@ -223,7 +170,7 @@ def _read_skipped_tokens(
 def _read_pooling(files: ModelFiles, modules: Modules) -> tuple[TokenPooling | None, tuple[str, ...]]:
     if modules.token_pooling is None:
         return None, ()
-    config = files.enter_folder(modules.token_pooling).parse("config.json", _PoolingFile)
+    config = files.enter_folder(modules.token_pooling).parse("config.json", HierarchicalTokenPoolingConfig)
     pooling = TokenPooling(config.pool_factor, config.num_protected_tokens, config.normalize_embeddings)
     return pooling, _read_roles(files.path, config.tasks)
 
@@ -236,7 +183,7 @@ def _read_roles(folder: Path, tasks: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _describe_expansion(
-    encoder_files: ModelFiles, own: _Lengths, pylate: _PyLate, ids: Mapping[str, int]
+    encoder_files: ModelFiles, own: RoleLengths, pylate: PyLateConfig, ids: Mapping[str, int]
 ) -> QueryExpansion | None:
     for file in (own, pylate):
         if "query_expansion" in file.model_fields_set:
@@ -245,7 +192,7 @@ def _describe_expansion(
                 return None
             token = _find_expansion_token(encoder_files, given.token, ids)
             return QueryExpansion(given.length, given.strategy == "fixed", given.attend, token)
-    if not pylate.written or not pylate.do_query_expansion:
+    if not pylate.is_written or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
     if attend is None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.model.heads.chat_template import (
     TEMPLATE_FILE,
-    TOKENIZER_CONFIG_FILE,
     find_chat_template,
     read_prompt_template,
 )
 from embedserve_runtime.model.heads.config import HeadSource
 from embedserve_runtime.model.heads.description import PromptTemplate
 from embedserve_runtime.model.heads.rerankers import Reranker, list_titles
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE
 from embedserve_runtime.model.modules import ModelLayout
 from embedserve_runtime.model.vocabulary import read_special_tokens
 
