@@ -17,8 +17,8 @@ from typing import cast
 import numpy as np
 import uvloop
 
-from embedserve_runtime.engines.base import FlatTokens
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.batch import FlatTokens
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel

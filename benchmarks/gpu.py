@@ -35,12 +35,13 @@ from benchmarks.command_line import add_selection, parser_of
 from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MINILM, MODERNBERT, QWEN3, Lengths, Shape, Trained, flops
 from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.engine import DEFAULT_OPTIONS, ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.host_transfer import PendingArray
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder

@@ -28,10 +28,11 @@ import torch
 
 from benchmarks.command_line import RESULTS, parser_of
 from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.cosines import compute_cosines
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads import dense
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model import families

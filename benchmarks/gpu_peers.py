@@ -26,7 +26,8 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.gpu import Loaded
 from benchmarks.gpu_shapes import BERT_BASE, VOCABULARY, Lengths
 from benchmarks.packing import log_uniform
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights

@@ -27,8 +27,8 @@ from benchmarks.command_line import parser_of
 from benchmarks.gpu import Loaded
 from benchmarks.gpu_shapes import BERT_BASE, BGE_M3, MODERNBERT, QWEN3
 from benchmarks.packing import random_batch
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

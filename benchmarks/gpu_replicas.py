@@ -25,7 +25,7 @@ from benchmarks.command_line import parser_of
 from benchmarks.gpu import Loaded, pending_results
 from benchmarks.gpu_shapes import BERT_BASE, Lengths
 from benchmarks.packing import log_uniform, random_batch
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

@@ -28,7 +28,7 @@ from transformers import (
 
 from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Attention, Encoder, Mlp
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling

@@ -17,7 +17,8 @@ from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.scheduling.dispatcher import Dispatcher

@@ -23,8 +23,8 @@ from benchmarks.command_line import parser_of
 from embedserve_runtime.benching.matrix_products import build_products, count_flops
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from tests.support.models import minilm_folder
 

@@ -23,8 +23,8 @@ from benchmarks.packing import log_uniform, random_batch
 from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder

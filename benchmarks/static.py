@@ -35,8 +35,9 @@ from benchmarks.docstrings import paragraphs
 from benchmarks.static_peers import NotBuilt, build_rust_reader, rust_seconds
 from embedserve_runtime.benching.texts import read_texts
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules

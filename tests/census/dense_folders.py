@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer

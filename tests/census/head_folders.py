@@ -24,8 +24,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.runners.base import Runner

@@ -16,8 +16,8 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformer
 
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.reading import read_card

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner

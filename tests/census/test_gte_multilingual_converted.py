@@ -15,8 +15,8 @@ import torch
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.benchmark import Benchmark, tokenize_corpus
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, ModelError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card

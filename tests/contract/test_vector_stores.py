@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from tests.contract.outside import PYTHON
 from tests.runtime.heads.test_late_interaction import Kind, saved
 from tests.support.models import minilm_folder, splade_folder

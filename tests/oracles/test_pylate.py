@@ -12,7 +12,7 @@ import pytest
 from transformers import BertModel
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.runners import load_runner
 from tests.oracles.outside import answers, needs_oracles
 from tests.runtime.engines.engines import ENGINES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from embedserve_runtime.engines.base import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import Runner
 

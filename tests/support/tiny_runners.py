@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from embedserve_runtime.engines.base import EngineDescription, FloatArray, MemoryStatus, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.sparse import to_sparse_vector
 from embedserve_runtime.model.card import ModelCard
 from tests.support.tiny_models import DIMENSIONS, VOCABULARY, build_card

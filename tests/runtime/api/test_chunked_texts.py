@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.runners.base import Runner
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_models import build_card, build_classifier_card

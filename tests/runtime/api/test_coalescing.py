@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_runners import GatedRun, Run, build_mean_run
 

@@ -14,8 +14,9 @@ from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.heads.description import ScoreFunction
 from embedserve_runtime.telemetry.series import MetricFamily
 from tests.runtime.api.conformance import PAGE, SECTIONS, Row, page

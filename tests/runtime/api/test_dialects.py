@@ -11,7 +11,8 @@ import pytest
 
 from embedserve_runtime.api.input_types import InputWord, choose_prompt
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from tests.support.in_process_server import InProcessServer, serve_in_process

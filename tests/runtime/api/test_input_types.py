@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_models import SPACE, build_card
 

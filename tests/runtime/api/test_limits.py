@@ -13,11 +13,11 @@ from starlette.types import Message
 
 from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
+from embedserve_runtime.api.middleware import disconnect
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
 from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.server import limits
 from embedserve_runtime.service.readiness import Phase
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_runners import GatedRun
@@ -248,7 +248,7 @@ async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
 
 
 async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BODY_SECONDS", WATCH_SECONDS)
+    monkeypatch.setattr(disconnect, "BODY_SECONDS", WATCH_SECONDS)
     async with serve_in_process() as server:
         incoming: Iterator[Message] = iter([{"type": "http.request", "body": b"{", "more_body": True}])
         sent: list[Message] = []

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.support.in_process_server import InProcessServer, listen, serve_in_process
 from tests.support.tiny_runners import GatedRun, build_mean_run
 

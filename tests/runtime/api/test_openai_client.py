@@ -11,8 +11,8 @@ import numpy as np
 import openai
 import pytest
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.scheduling.policy import Limits
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_runners import GatedRun

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.support.in_process_server import serve_in_process
 from tests.support.tiny_runners import GatedRun, build_mean_run
 

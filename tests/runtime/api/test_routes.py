@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.dense import normalize
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_models import DIMENSIONS, SPACE, VOCABULARY, build_card

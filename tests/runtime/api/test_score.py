@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ScoreFunction

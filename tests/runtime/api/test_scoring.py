@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ScoreFunction
 from tests.support.in_process_server import serve_in_process

@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import BertForMaskedLM
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner

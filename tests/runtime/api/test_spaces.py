@@ -17,7 +17,8 @@ from embedserve_runtime.api.middleware import space_client
 from embedserve_runtime.api.middleware.forwarding import build_space_address
 from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import ServerSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_models import SPACE, build_card, build_classifier_card, build_splade_card

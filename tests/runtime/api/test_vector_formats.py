@@ -13,9 +13,9 @@ import pytest
 from sentence_transformers.util.quantization import quantize_embeddings
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.ranges import RANGES_FILE

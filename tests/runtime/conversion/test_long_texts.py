@@ -18,8 +18,8 @@ from embedserve_runtime.conversion.benchmark import (
     tokenize_corpus,
     tokenize_longest,
 )
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card

@@ -14,7 +14,7 @@ from embedserve_runtime.conversion.quantizing import (
     quantize_blocks,
     quantize_static,
 )
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from tests.support.tolerances import EIGHT_BIT_PRODUCT_ERROR
 
 SOURCE = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import pytest
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.config.engine import ParitySettings
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.artifacts import find_artifact
+from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
 from tests.runtime.pipelines.folders import embed

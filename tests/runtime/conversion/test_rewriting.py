@@ -21,11 +21,11 @@ from embedserve_runtime.conversion.rewriting import (
     write_model,
 )
 from embedserve_runtime.cpu.features import compute_max_static_weight, detect_instruction_set
-from embedserve_runtime.engines.cosines import compute_cosines
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
 from embedserve_runtime.engines.onnx.graph import build
 from embedserve_runtime.engines.onnx.session import BFLOAT16_PRODUCTS, build_session_options
 from embedserve_runtime.engines.onnx.spool import drain_arrays
+from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

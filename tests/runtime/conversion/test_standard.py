@@ -21,8 +21,8 @@ from transformers import (
 
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.converting import convert
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.heads.head_runner import logits_of

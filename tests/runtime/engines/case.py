@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.support.models import tiny
 
 Reference = Callable[[PackedBatch], FloatArray]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder

@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.runtime.engines.case import SHORT_LENGTHS, Case, Reference
 
 # As the paper's own code prints them: by hand, so that a wrong rule cannot agree with itself.

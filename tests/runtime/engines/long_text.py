@@ -18,8 +18,8 @@ from types import MappingProxyType
 import numpy as np
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     Alibi,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     Alibi,

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.runtime.engines.case import SHORT_LENGTHS, Case, Reference
 
 HIDDEN, INNER, LAYERS, WORDS, EPS, BASE = 36, 50, 4, 97, 1e-5, 100.0

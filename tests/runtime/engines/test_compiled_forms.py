@@ -20,13 +20,13 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets
 from embedserve_runtime.engines.torch.kernel_forms import count_forms
 from embedserve_runtime.engines.torch.parameters import Normalization, Parameters
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.pipeline import Pooling

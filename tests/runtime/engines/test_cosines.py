@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.cosines import compute_cosines
+from embedserve_runtime.forward.cosines import compute_cosines
 
 
 def test_cosines_of_empty_rows() -> None:

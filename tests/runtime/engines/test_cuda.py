@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch
-from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
 from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
@@ -23,6 +20,11 @@ from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.memory import FIRST_WAIT_S, MemoryBudget
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.cosines import compute_cosines
+from embedserve_runtime.forward.engine import MemoryStatus
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import HeadLayerWeights

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.graphs import (
     MIN_SECOND_LANE_TOKENS,
@@ -25,6 +24,8 @@ from embedserve_runtime.engines.torch.graphs import (
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
 from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.pipeline import Pooling

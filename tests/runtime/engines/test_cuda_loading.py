@@ -14,8 +14,8 @@ import torch
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.parity.eight_bit import build_sample
 from embedserve_runtime.runners.base import Runner

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.heads import TokenLayers
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS_WITH_HIDDEN
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.cosines import compute_cosines
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner

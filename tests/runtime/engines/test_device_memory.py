@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.memory import (
@@ -24,6 +23,9 @@ from embedserve_runtime.engines.torch.memory import (
     split_in_halves,
 )
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
+from embedserve_runtime.forward.engine import MemoryStatus
 from tests.runtime.engines.test_forms import LAYERS, MAX_TOKENS, VOCABULARY, encoder_of
 from tests.runtime.engines.test_torch_engine import saved
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in, copy_to_device
 from embedserve_runtime.engines.torch.devices import choose_devices, choose_dtype
 from embedserve_runtime.engines.torch.graphs import MAX_TOKENS, choose_buckets, find_bucket
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
 
 
 def batch_of(*lengths: int) -> PackedBatch:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.folder import read_folder

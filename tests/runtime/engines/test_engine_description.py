@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_runtime.engines.base import EngineDescription, MeasuredParity
+from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import copy_to_device
 from embedserve_runtime.engines.torch.fused.flash import FlashAttention, FlashTiming, choose_flash_length
 from embedserve_runtime.engines.torch.fused.support import can_flash_run, find_flash_obstacle
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Attention
 from tests.runtime.engines.test_forms import ATTENTION, BUCKETS, LAYERS, encoder_of
 

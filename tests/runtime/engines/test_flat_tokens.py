@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FlatTokens, PackedBatch, get_lengths
+from embedserve_runtime.forward.batch import FlatTokens, PackedBatch, get_lengths
 
 LISTS = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]
 FLAT = FlatTokens.build(np.arange(1, 11, dtype=np.int32), np.array([3, 1, 2, 4], dtype=np.int32))

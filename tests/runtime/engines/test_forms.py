@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import (
     AbsolutePositions,

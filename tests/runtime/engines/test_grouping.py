@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.grouping import (
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.grouping import (
     GROUP_OVERHEAD_FLOPS,
     MAX_GROUP_TOKENS,
     EqualGroups,

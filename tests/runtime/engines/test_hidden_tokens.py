@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import ModernBertConfig, ModernBertModel
 
-from embedserve_runtime.engines.base import EncoderEngine, PackedBatch
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.kernels import KernelKind
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.architecture import Encoder, Layer
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.onnx import attention, attention_blocks, attention_calls
 from embedserve_runtime.engines.onnx.attention_blocks import BLOCK_TOKENS, MAX_TOKENS_IN_ONE_TABLE
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.runtime.engines.long_text import FORMS, HEADS, build_engine, describe_encoder, draw_sequence
 from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.onnx import attention_calls
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.errors import ConfigError, EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

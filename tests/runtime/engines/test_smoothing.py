@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.activation_ranges import observe_ranges
 from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.quantizing import quantize
@@ -20,6 +19,7 @@ from embedserve_runtime.engines.torch.fused.smoothing import compute_smoothing_f
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization, Parameters
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Encoder, NormKind
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.naive import Naive

@@ -9,9 +9,9 @@ import pytest
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.engines.static import Rows
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 
 TOKENS, ROWS, DIMENSIONS, UNKNOWN = 40, 11, 19, 7
 LENGTHS = (0, 1, 2, 3, 4, 5, 8, 9, 31)

@@ -20,8 +20,8 @@ from transformers import (
     RobertaModel,
 )
 
-from embedserve_runtime.engines.base import PackedBatch, TokenSequence
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
 from tests.runtime.engines.engines import ENGINES, engine_of
 from tests.support.models import tiny
 from tests.support.tolerances import NEIGHBOUR_MAX_ABS_DIFF, TINY_MODEL_MAX_ABS_DIFF

@@ -12,12 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch import kernels
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.kernels import find_varlen_obstacle
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from tests.runtime.engines.engines import ENGINES

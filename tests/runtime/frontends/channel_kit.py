@@ -10,8 +10,8 @@ from time import perf_counter
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Int32Array
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel

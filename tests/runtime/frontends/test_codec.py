@@ -11,9 +11,10 @@ import zmq
 from msgspec.structs import replace
 
 from embedserve_runtime import errors
-from embedserve_runtime.engines.base import FlatTokens, Int32Array, PackedBatch, Tokens, TokenSequence
-from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import FlatTokens, PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.frontends.codec import (
     INLINE_BYTES,
     Buffer,

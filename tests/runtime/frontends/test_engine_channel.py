@@ -8,7 +8,6 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.errors import (
     BatchTooLarge,
     DeadlineExceeded,
@@ -17,6 +16,8 @@ from embedserve_runtime.errors import (
     NotReady,
     Overloaded,
 )
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.frontends.messages import (
     MetricsPageReply,
     MetricsPageRequest,

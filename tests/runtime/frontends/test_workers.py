@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules

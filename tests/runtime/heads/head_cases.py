@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 from tests.runtime.engines.jina_cases import HIDDEN as JINA_HIDDEN
 from tests.runtime.engines.jina_cases import build_jina
 from tests.support.models import tiny

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card

@@ -14,9 +14,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.engines import ENGINES

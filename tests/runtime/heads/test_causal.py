@@ -16,8 +16,8 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from transformers import AutoTokenizer, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.heads.rerankers import BGE_GEMMA, MXBAI, QWEN3, ZERANK

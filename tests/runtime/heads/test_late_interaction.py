@@ -18,9 +18,10 @@ from sentence_transformers.multi_vector_encoder.modules import HierarchicalToken
 from tokenizers import AddedToken, Tokenizer
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling

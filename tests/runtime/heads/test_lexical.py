@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.heads.description import LexicalHead
 

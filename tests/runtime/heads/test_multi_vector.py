@@ -14,9 +14,9 @@ from sentence_transformers.base.modules import Dense, Module, Normalize, Transfo
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers import BertConfig, BertModel
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.heads.description import (
     LateInteraction,
     MultiVectorHead,

@@ -10,8 +10,9 @@ import pytest
 import torch
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads import sparse
 from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.model.heads.config import describe_layer

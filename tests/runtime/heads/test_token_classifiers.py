@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.model.heads.description import LexicalHead, Task
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.runners.base import Runner

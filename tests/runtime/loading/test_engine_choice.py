@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.loading.engines import open_engines
 from embedserve_runtime.model import families

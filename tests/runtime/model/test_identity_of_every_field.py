@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import PackedBatch, Tokens
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.runners.base import Runner

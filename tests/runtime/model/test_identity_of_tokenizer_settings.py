@@ -25,7 +25,7 @@ from tokenizers import (
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.model.reading import read_card

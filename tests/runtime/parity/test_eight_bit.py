@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.parity.eight_bit import build_sample, measure_parity
 from embedserve_runtime.runners.base import Runner

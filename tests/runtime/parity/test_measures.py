@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from embedserve_runtime.config import ParitySettings
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.parity.measures import (
     ModelOutputs,
     ParityReport,

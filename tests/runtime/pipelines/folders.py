@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from transformers import BertConfig, PreTrainedModel
 
-from embedserve_runtime.engines.base import FloatArray, TokenSequence
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import TokenSequence
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import Runner

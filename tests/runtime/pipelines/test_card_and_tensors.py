@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sentence_transformers.base.modules import Module, Normalize
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.tensors import ModelTensors

@@ -13,8 +13,8 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 from transformers import BertForSequenceClassification, BertModel, Qwen3ForSequenceClassification
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.model.heads.rerankers import QWEN3

@@ -11,9 +11,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import BertForMaskedLM, BertModel
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.engines import ENGINES

@@ -18,9 +18,10 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from embedserve_runtime.commands.cli import main
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import RoutedRunner, Runner

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules

@@ -21,9 +21,10 @@ from safetensors.torch import save_file
 
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.config import load_config
-from embedserve_runtime.engines.base import Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import ModelInvalid, NotFinite, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.service.postprocessing import postprocess_dense

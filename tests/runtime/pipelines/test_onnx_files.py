@@ -15,9 +15,6 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 
 from e2e.hub import HubServer
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, TokenSequence
-from embedserve_runtime.engines.grouping import PADDING_SHARE, choose_padded_sizes
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
@@ -26,6 +23,10 @@ from embedserve_runtime.errors import (
     ModelInvalid,
     UnsupportedArchitecture,
 )
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
+from embedserve_runtime.forward.grouping import PADDING_SHARE, choose_padded_sizes
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard

@@ -7,8 +7,8 @@ import pytest
 from sentence_transformers import SparseEncoder
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from transformers import BertForMaskedLM
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.engines.base import PackedBatch, Tokens, TokenSequence
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.batch import PackedBatch, Tokens, TokenSequence
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer

@@ -12,9 +12,10 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from transformers import BertForMaskedLM
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.runners.base import Runner

@@ -22,8 +22,6 @@ from sentence_transformers.base.modules import Dense, Normalize
 
 from embedserve_runtime.api.routes import EMBEDDING_ROUTES
 from embedserve_runtime.config import ModelSettings, load_config
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     ConfigError,
     EmbedserveError,
@@ -33,6 +31,9 @@ from embedserve_runtime.errors import (
     ModelInvalid,
     UnsupportedArchitecture,
 )
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard

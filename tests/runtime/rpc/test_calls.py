@@ -17,8 +17,9 @@ from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.rpc.server import RpcPorts, RpcServer
 from embedserve_runtime.scheduling.policy import Limits
 from tests.runtime.rpc.rpc_kit import Served, served, until

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import (
     MAX_INPUTS,

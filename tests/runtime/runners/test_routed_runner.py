@@ -9,9 +9,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch, TokenSequence
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
+from embedserve_runtime.forward.engine import MemoryStatus
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.runners.base import RoutedRunner, Runner, TaskRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits

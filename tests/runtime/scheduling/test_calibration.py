@@ -8,7 +8,8 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.scheduling.calibration import (
     MAX_WARM_UP_TOKENS_ON_CPU,
     MIN_BUDGET,

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedserve_runtime.cpu.priority import GIVE_WAY_BY, MAX_NICE, read_nice
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.clients import Client

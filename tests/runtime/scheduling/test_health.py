@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.health import PROBES, EngineMonitor
 from tests.support.in_process_server import InProcessServer, serve_in_process

@@ -21,8 +21,9 @@ from tests.support.monitored_server import MonitoredServer, start_monitored_serv
 # Scaled limits of the server. Its answer below is read at a pace that takes several times as long.
 SECONDS = 2.0
 BEFORE = f"""
+from embedserve_runtime.api.middleware import disconnect
 from embedserve_runtime.server import limits
-limits.HEAD_SECONDS = limits.BODY_SECONDS = limits.WRITE_SECONDS = limits.IDLE_SECONDS = {SECONDS}
+disconnect.BODY_SECONDS = limits.HEAD_SECONDS = limits.WRITE_SECONDS = limits.IDLE_SECONDS = {SECONDS}
 """
 # A byte in so many seconds is well within any limit of silence, and all of it well beyond the whole limit.
 PACE_SECONDS = 0.1

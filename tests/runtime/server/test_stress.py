@@ -16,7 +16,8 @@ from collections import Counter
 import numpy as np
 
 from embedserve_runtime.api.memory import RequestMemory
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.metrics import resident_bytes
 from tests.support.in_process_server import InProcessServer, listen, serve_in_process

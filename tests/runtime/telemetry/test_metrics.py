@@ -7,8 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from embedserve_runtime.engines.base import FloatArray, MemoryStatus, PackedBatch
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import MemoryStatus
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.telemetry.metrics import Metrics

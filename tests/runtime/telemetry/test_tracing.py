@@ -12,8 +12,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from embedserve_runtime.config import TelemetrySettings
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.telemetry.tracing import RequestTracer
 from tests.runtime.rpc.rpc_kit import served
 from tests.support.in_process_server import serve_in_process

@@ -11,7 +11,6 @@ from sentence_transformers import CrossEncoder
 from tokenizers import processors
 from transformers import BertConfig, BertForSequenceClassification
 
-from embedserve_runtime.engines.base import Tokens, TokenSequence
 from embedserve_runtime.errors import (
     BatchTooLarge,
     ConfigError,
@@ -20,6 +19,7 @@ from embedserve_runtime.errors import (
     InvalidInput,
     ModelInvalid,
 )
+from embedserve_runtime.forward.batch import Tokens, TokenSequence
 from embedserve_runtime.tokenizing import (
     MAX_SEQUENTIAL_CHARACTERS,
     MAX_SLICE_TEXTS,

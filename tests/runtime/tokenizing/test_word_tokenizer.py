@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from benchmarks.docstrings import paragraphs
-from embedserve_runtime.engines.base import FlatTokens
+from embedserve_runtime.forward.batch import FlatTokens
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules, word_tokenizer
 from embedserve_runtime.tokenizing.table_texts import TableTexts
 from embedserve_runtime.tokenizing.word_tokenizer import MIN_FLAT_TEXTS, WordTokenizer

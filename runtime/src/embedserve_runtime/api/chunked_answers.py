@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from embedserve_runtime.api.encoding import MAX_SLICE_VALUES, RowWriter
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.service import ChunkedResult
 
 

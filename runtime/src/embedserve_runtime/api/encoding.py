@@ -16,8 +16,8 @@ import orjson
 import pybase64
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
-from embedserve_runtime.engines.results import SparseVector
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.outputs import SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, quantize
 
 # Numbers of one slice: some 3 ms of writing.

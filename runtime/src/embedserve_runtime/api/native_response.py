@@ -25,9 +25,9 @@ from embedserve_runtime.api.vector_store_formats import (
     write_pgvector_sparse,
     write_weights_by_text,
 )
-from embedserve_runtime.engines.base import FloatArray, Int32Array
-from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.cosines import compute_cosines
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
 

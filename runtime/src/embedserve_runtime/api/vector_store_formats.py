@@ -12,8 +12,8 @@ import numpy as np
 import orjson
 
 from embedserve_runtime.api.encoding import RowWriter, convert_weights, format_numbers
-from embedserve_runtime.engines.base import FloatArray, Int32Array
-from embedserve_runtime.engines.results import SparseVector
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.outputs import SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, quantize
 
 BITS = (OutputDtype.BINARY, OutputDtype.UBINARY)

@@ -19,8 +19,8 @@ from embedserve_runtime.benching.texts import build_mix, read_texts
 from embedserve_runtime.config import BatchingSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.cpu.split import choose_front_end_count
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import WrongModelKind
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency

@@ -15,11 +15,12 @@ from typing import TextIO
 import numpy as np
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.checks import Check, CheckStatus, compare_hidden_states
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import EmbedserveError
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.folder import read_folder

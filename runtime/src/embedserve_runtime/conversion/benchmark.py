@@ -10,9 +10,10 @@ from math import prod
 import numpy as np
 
 from embedserve_runtime.config import ParitySettings
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import Variant
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.architecture import Encoder

@@ -11,9 +11,10 @@ from onnx import TensorProto, helper
 
 from embedserve_runtime.conversion.quantizing import ObservedRanges
 from embedserve_runtime.conversion.rewriting import Product
-from embedserve_runtime.engines.base import FloatArray, PackedBatch, Tokens
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
 from embedserve_runtime.model.architecture import Encoder
 
 PROBE_FILE = "probe.onnx"

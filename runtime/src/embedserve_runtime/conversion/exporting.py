@@ -11,10 +11,11 @@ import numpy as np
 from embedserve_runtime.config import ParitySettings, RuntimeConfig
 from embedserve_runtime.conversion.benchmark import describe_variant
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
 from embedserve_runtime.engines.onnx.artifacts import PLAIN, REPORT_FILE, ConversionReport, Variant
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.bundled_onnx import describe_graph_encoder, read_graph, read_graph_config
 from embedserve_runtime.model.exports import (
     ADVICE,

@@ -22,11 +22,11 @@ from embedserve_runtime.conversion.quantizing import (
     quantize_blocks,
     quantize_static,
 )
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.artifacts import MODEL_FILE, WEIGHTS_FILE
 from embedserve_runtime.engines.onnx.graph import declare_initializer
 from embedserve_runtime.engines.onnx.nodes import FUSED
 from embedserve_runtime.engines.onnx.spool import write_weights
+from embedserve_runtime.forward.arrays import FloatArray
 
 # Narrower products stay as they are: there is nothing to gain, and a router of experts must not choose others.
 MIN_WIDTH = 16

@@ -21,11 +21,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.activations import STANDARD_ACTIVATIONS
 from embedserve_runtime.engines.onnx.graph import OUTPUT, TYPES_INPUT
 from embedserve_runtime.engines.onnx.nodes import GraphWriter
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead
 from embedserve_runtime.heads.layers import HeadLayerWeights

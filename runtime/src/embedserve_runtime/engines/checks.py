@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import compute_cosines
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.cosines import compute_cosines
 
 
 class CheckStatus(StrEnum):

@@ -11,16 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import (
-    BoolArray,
-    EngineDescription,
-    FloatArray,
-    Int32Array,
-    MemoryStatus,
-    PackedBatch,
-)
-from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import EngineFailure, ModelInvalid
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from embedserve_runtime import errors
-from embedserve_runtime.engines.base import BoolArray, FlatTokens, Int32Array, PackedBatch, TokenSequence
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
+from embedserve_runtime.forward.arrays import BoolArray, Int32Array
+from embedserve_runtime.forward.batch import FlatTokens, PackedBatch, TokenSequence
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import QueueDepth

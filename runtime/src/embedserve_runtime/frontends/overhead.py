@@ -18,8 +18,9 @@ from embedserve_runtime.api.app import create_app
 from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
-from embedserve_runtime.engines.base import EngineDescription, PackedBatch
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task

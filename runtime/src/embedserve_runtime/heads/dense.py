@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.pipeline import Pooling
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 
 # Code points of the text, the end exclusive.
 Span = tuple[int, int]

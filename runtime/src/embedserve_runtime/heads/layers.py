@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.activations import activate
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.heads.description import HeadLayer

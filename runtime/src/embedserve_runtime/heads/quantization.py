@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import InvalidInput
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.ranges import Ranges
 
 INT8_MAX = np.float32(127.0)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import SparseVector
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import SparseVector
 from embedserve_runtime.heads.dense import normalize
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import SparseVector
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import SparseVector
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling
 

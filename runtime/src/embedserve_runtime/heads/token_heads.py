@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array, PackedBatch
-from embedserve_runtime.engines.results import SparseVector
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.model.heads.description import LexicalHead, MultiVectorHead

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import BatchTooLarge
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.heads.description import LateInteraction, TokenPooling
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import EncoderEngine
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.engines.static import StaticRunner, WordRunner
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead

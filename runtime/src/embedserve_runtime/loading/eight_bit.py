@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.engines.base import MeasuredParity
+from embedserve_runtime.forward.engine import MeasuredParity
 from embedserve_runtime.loading.assembly import load_heads
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.loading.engines import EightBitSetup, open_engines

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity, PackedBatch
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import MeasuredParity
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights

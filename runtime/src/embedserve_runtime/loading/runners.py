@@ -10,7 +10,6 @@ from functools import partial
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.base import EncoderEngine, MeasuredParity
 from embedserve_runtime.engines.onnx.artifacts import (
     PLAIN,
     Artifact,
@@ -19,7 +18,9 @@ from embedserve_runtime.engines.onnx.artifacts import (
     find_artifact,
 )
 from embedserve_runtime.engines.onnx.engine import OnnxEngine, describe_engine
+from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.engine import MeasuredParity
 from embedserve_runtime.loading.assembly import build_runners, open_bundled_runner
 from embedserve_runtime.loading.eight_bit import settle_precision
 from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine, is_table

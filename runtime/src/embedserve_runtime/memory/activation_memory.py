@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_runtime.engines.grouping import MAX_GROUP_TOKENS
+from embedserve_runtime.forward.grouping import MAX_GROUP_TOKENS
 from embedserve_runtime.model.architecture import (
     Attention,
     Disentangled,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.memory.activation_memory import FLOAT_BYTES, ActivationSizes, estimate_activations
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder, RelativeBuckets, Rotary
 from embedserve_runtime.model.card import ModelCard

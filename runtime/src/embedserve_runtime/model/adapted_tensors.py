@@ -9,8 +9,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Checkpoint, StoredTensors, resolve

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.canonical import NOT_HASHED

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import read_file
 from embedserve_runtime.model.hf_files.transformers import WeightsIndex

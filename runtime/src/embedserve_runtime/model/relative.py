@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Alibi, Attention, Disentangled, RelativeBuckets
 
 Integers = NDArray[np.integer]

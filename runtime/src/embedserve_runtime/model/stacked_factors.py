@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.lora import FACTORS, PREFIX
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import SINGLE_FILE
 from embedserve_runtime.model.files import ModelFiles

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, MeasuredParity, PackedBatch, Tokens
-from embedserve_runtime.engines.cosines import compute_cosines
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.cosines import compute_cosines
+from embedserve_runtime.forward.engine import MeasuredParity
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.dense import pool
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.card import ModelCard

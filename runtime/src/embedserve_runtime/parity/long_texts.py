@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
-from embedserve_runtime.engines.base import Tokens
+from embedserve_runtime.forward.batch import Tokens
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.config import ParitySettings
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.cosines import Cosines, compute_cosines
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.cosines import Cosines, compute_cosines
 
 # Of the median size of a text's token weights: what is smaller is negligible.
 NEGLIGIBLE_SHARE = 0.05

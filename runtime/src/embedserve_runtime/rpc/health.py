@@ -7,7 +7,7 @@ import asyncio
 from grpc.aio import ServicerContext
 from grpc_health.v1 import health, health_pb2
 
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.rpc import native, tei
 from embedserve_runtime.service.readiness import Readiness

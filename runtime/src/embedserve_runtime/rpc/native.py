@@ -17,9 +17,9 @@ from embedserve_runtime.api.native_response import (
     check_chunks,
     resolve_ranges,
 )
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output, SparseVector
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb

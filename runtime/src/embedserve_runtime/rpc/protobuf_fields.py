@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from embedserve_runtime.engines.base import FloatArray
+from embedserve_runtime.forward.arrays import FloatArray
 
 _LENGTH_DELIMITED = 2
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.routers.tei import compute_byte_offsets
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.rpc import protobuf_fields

@@ -11,15 +11,11 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.base import (
-    EncoderEngine,
-    EngineDescription,
-    FloatArray,
-    Int32Array,
-    MemoryStatus,
-    PackedBatch,
-)
-from embedserve_runtime.engines.results import Output, Results, SparseVector
+from embedserve_runtime.engines.protocol import EncoderEngine
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner, InFlightBatch
 

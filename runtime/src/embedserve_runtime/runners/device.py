@@ -11,8 +11,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, PackedBatch
-from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
 from embedserve_runtime.engines.torch.heads import (
@@ -25,6 +23,9 @@ from embedserve_runtime.engines.torch.heads import (
     VocabularyHead,
 )
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, select_by_role
 from embedserve_runtime.heads.layers import HeadLayerWeights

@@ -13,15 +13,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from embedserve_runtime.engines.base import (
-    BoolArray,
-    EngineDescription,
-    FloatArray,
-    Int32Array,
-    MemoryStatus,
-    PackedBatch,
-)
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, InFlightBatch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 
 
 @runtime_checkable

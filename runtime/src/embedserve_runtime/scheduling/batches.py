@@ -11,9 +11,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import PackedBatch, Tokens
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch, Tokens
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import BatchPlan, Limits
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 
 MIN_BUDGET = 256
 MAX_BUDGET = 65_536

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Protocol
 
 from embedserve_runtime.cpu.priority import give_way
-from embedserve_runtime.engines.base import get_lengths
 from embedserve_runtime.errors import DeadlineExceeded, EmbedserveError, NotReady, RequestError
+from embedserve_runtime.forward.batch import get_lengths
 from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import (
     AdmittedRequest,

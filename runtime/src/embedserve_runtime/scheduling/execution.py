@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Results
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Results
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import BatchOutcome, EngineRun, ScheduledBatch
 from embedserve_runtime.scheduling.recovery import isolate_failures

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Output, Results
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import BatchOutcome, ScheduledBatch
 from embedserve_runtime.scheduling.execution import finish_batch, run_batch, submit_batch

@@ -20,9 +20,6 @@ IDLE_SECONDS = 75.0
 close first and no request meets a closing connection."""
 HEAD_SECONDS = 30.0
 """How long a request's head may take, from its first byte to its last."""
-BODY_SECONDS = 60.0
-"""How long a body may take to arrive; a longer one may take as long as it arrives at `MIN_BODY_BYTES_PER_SECOND`."""
-MIN_BODY_BYTES_PER_SECOND = 16_384
 MAX_DISCARDED_BYTES = 1_048_576
 """Bytes of a body that are read after its request was answered, so that the connection can serve another request."""
 WRITE_SECONDS = 60.0

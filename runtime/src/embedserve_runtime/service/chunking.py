@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.model.card import ModelCard

@@ -16,9 +16,9 @@ import numpy as np
 from cachetools import TTLCache
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.service.current_client import get_client_name
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray, Tokens, get_lengths
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, NotFinite
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import Tokens, get_lengths
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 
 OUTPUT_NAMES = {
     Output.DENSE: "dense vectors",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output, Results, SparseVector
 from embedserve_runtime.errors import NotFinite
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output, Results, SparseVector
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.heads.late_chunking import pool_chunks
 from embedserve_runtime.heads.sparse import prune

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, NotFinite
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService

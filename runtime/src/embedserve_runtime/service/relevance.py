@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores, compute_sparse_dot_products
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
 from embedserve_runtime.service.service import EmbeddingService

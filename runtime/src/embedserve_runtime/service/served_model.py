@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from embedserve_runtime.engines.base import EngineDescription
+from embedserve_runtime.forward.engine import EngineDescription
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.policy import Limits

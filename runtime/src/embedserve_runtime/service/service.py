@@ -10,8 +10,6 @@ from typing import NamedTuple, TypeVar, TypeVarTuple
 import numpy as np
 
 from embedserve_runtime.config import BatchingSettings
-from embedserve_runtime.engines.base import Int32Array, Tokens, get_lengths
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import (
     BatchTooLarge,
     DeadlineExceeded,
@@ -20,6 +18,9 @@ from embedserve_runtime.errors import (
     VectorSpaceMismatch,
     WrongModelKind,
 )
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import Tokens, get_lengths
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher

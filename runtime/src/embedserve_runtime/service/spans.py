@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.late_chunking import Span, find_tokens_in_span
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling

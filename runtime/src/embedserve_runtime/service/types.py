@@ -9,8 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import FloatArray
-from embedserve_runtime.engines.results import Output, SparseVector
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.classification import ScoreArray
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.tokenizing import Input, Side

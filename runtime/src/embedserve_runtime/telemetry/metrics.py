@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from embedserve_runtime.engines.base import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.telemetry.requests import RequestMetrics, RequestSeries
 from embedserve_runtime.telemetry.series import Histogram, Row, SeriesLayout

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from tokenizers import Encoding, Tokenizer
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import InputTooLong, InvalidInput
+from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.tokenizing.tokenizer_json import read_boundaries, read_special_tokens
 from embedserve_runtime.tokenizing.truncation import Side, truncate_ids
 from embedserve_runtime.tokenizing.word_tokenizer import WordTokenizer

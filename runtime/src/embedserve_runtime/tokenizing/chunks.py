@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import EmptyInput, InputTooLong
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import Tokens, TokenSequence
 from embedserve_runtime.tokenizing.backend import TokenizerBackend
 from embedserve_runtime.tokenizing.length_limit import LengthLimit
 

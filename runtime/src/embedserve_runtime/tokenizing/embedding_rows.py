@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import Tokens, TokenSequence
 from embedserve_runtime.errors import InvalidInput, ModelInvalid
+from embedserve_runtime.forward.batch import Tokens, TokenSequence
 
 # Not every repository marks its control tokens as special.
 CONTROL_TOKEN = re.compile(r"<.*>|\[.*\]", re.DOTALL)

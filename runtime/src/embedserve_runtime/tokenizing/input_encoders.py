@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from msgspec.structs import replace
 
-from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import Tokens, TokenSequence
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import QueryExpansion
 from embedserve_runtime.tokenizing.backend import Token

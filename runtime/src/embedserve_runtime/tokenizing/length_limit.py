@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import EmptyInput, InputTooLong
+from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.tokenizing.backend import EncodedPart, TokenizerBackend, TokenSegment
 from embedserve_runtime.tokenizing.truncation import TruncationRules, build_no_room_error, truncate_ids
 

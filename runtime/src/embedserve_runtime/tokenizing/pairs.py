@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from embedserve_runtime.engines.base import Tokens
 from embedserve_runtime.errors import BatchTooLarge, EmptyInput, InputTooLong
+from embedserve_runtime.forward.batch import Tokens
 from embedserve_runtime.tokenizing.backend import TokenizedText, TokenizerBackend, split_into_slices
 from embedserve_runtime.tokenizing.tokenizer_json import read_pair_template
 from embedserve_runtime.tokenizing.truncation import (

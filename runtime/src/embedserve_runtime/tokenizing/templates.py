@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import ConfigError, InputTooLong
+from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.model.heads.description import PromptTemplate
 from embedserve_runtime.tokenizing.backend import (
     EncodedPart,

@@ -13,8 +13,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from tokenizers import Tokenizer, processors
 
-from embedserve_runtime.engines.base import FlatTokens, Int32Array, Tokens
 from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput, ModelInvalid
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import FlatTokens, Tokens
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead, PromptTemplate, Task
 from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE

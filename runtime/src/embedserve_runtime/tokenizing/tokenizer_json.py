@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, normalizers
 
-from embedserve_runtime.engines.base import Int32Array, Tokens, TokenSequence
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import Tokens, TokenSequence
 from embedserve_runtime.model.vocabulary import flatten_steps
 
 # Before a blank that follows a letter or digit, every pre-tokenizer of `_splits_at_blanks` starts a new word, and no

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import Int32Array
 from embedserve_runtime.errors import ConfigError
+from embedserve_runtime.forward.arrays import Int32Array
 
 Side = Literal["left", "right"]
 

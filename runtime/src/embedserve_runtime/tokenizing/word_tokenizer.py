@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from embedserve_runtime.engines.base import FlatTokens, Int32Array
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import FlatTokens
 from embedserve_runtime.model.vocabulary import flatten_steps
 from embedserve_runtime.tokenizing.pre_tokenizer import (
     INDEPENDENT_CHARACTER,

@@ -12,8 +12,10 @@ from collections import deque
 from starlette.types import Receive
 
 from embedserve_runtime.api.errors import BodyTimeout
-from embedserve_runtime.server import limits
 
+BODY_SECONDS = 60.0
+"""How long a body may take to arrive; a longer one may take as long as it arrives at `MIN_BODY_BYTES_PER_SECOND`."""
+MIN_BODY_BYTES_PER_SECOND = 16_384
 WATCH_SECONDS = 0.02
 """Requests still unanswered after this long get a task that listens for the end of their connection."""
 
@@ -79,7 +81,7 @@ class RequestWatch:
         """Cancel a request whose body arrives below the minimum rate: a client that trickles bytes must not block
         others."""
         loop = self.task.get_loop()
-        allowed = limits.BODY_SECONDS + self.received / limits.MIN_BODY_BYTES_PER_SECOND
+        allowed = BODY_SECONDS + self.received / MIN_BODY_BYTES_PER_SECOND
         due = self._started + allowed
         if loop.time() < due:
             self._timer = loop.call_at(due, self._check_body)

@@ -17,7 +17,7 @@ from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import CurrentAnswer, CurrentBody, SelfCheck
 from embedserve_runtime.api.schemas.tei import ErrorBody
 from embedserve_runtime.api.self_check import find_problems
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 
 router = APIRouter(
     route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 403, 422, 503)

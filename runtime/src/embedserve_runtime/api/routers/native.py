@@ -31,8 +31,8 @@ from embedserve_runtime.api.responses import (
 from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageBody
 from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import (
     EmbeddingService,

@@ -41,7 +41,6 @@ from embedserve_runtime.api.schemas.tei import (
     TokensBody,
     VertexBody,
 )
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import (
     BatchTooLarge,
     DeadlineExceeded,
@@ -52,6 +51,7 @@ from embedserve_runtime.errors import (
     UnknownPrompt,
     WrongModelKind,
 )
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.service import EmbeddingService
 
 # Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.

@@ -53,9 +53,9 @@ from embedserve_runtime.api.schemas.tei import (
     TokenizeBody,
     TokensBody,
 )
-from embedserve_runtime.engines.base import EngineDescription, MeasuredParity
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmptyInput
+from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_cosine_similarities
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.model.card import ModelCard

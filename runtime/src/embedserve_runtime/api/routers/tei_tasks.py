@@ -24,7 +24,7 @@ from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
-from embedserve_runtime.engines.results import Output
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
     EmbeddingService,

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from embedserve_runtime.engines.grouping import MAX_GROUP_TOKENS
 from embedserve_runtime.engines.onnx.disentangled import DisentangledTerms
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter, add_loop
 from embedserve_runtime.engines.onnx.shifting import shift_rows
+from embedserve_runtime.forward.grouping import MAX_GROUP_TOKENS
 from embedserve_runtime.model.architecture import Attention
 
 # A longer sequence is alone in its group, which the blocks rely on.

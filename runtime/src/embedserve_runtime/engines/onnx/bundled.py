@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import (
-    EngineDescription,
-    FloatArray,
-    Int32Array,
-    MemoryStatus,
-    PackedBatch,
-)
-from embedserve_runtime.engines.grouping import choose_padded_sizes
 from embedserve_runtime.engines.onnx.session import RUN_ERRORS, load_session
-from embedserve_runtime.engines.results import Output, Results
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
+from embedserve_runtime.forward.grouping import choose_padded_sizes
+from embedserve_runtime.forward.outputs import Output, Results
 from embedserve_runtime.model.bundled_onnx import CACHE_PREFIX, BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_file import Element, Value

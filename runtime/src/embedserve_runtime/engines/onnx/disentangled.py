@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
 from embedserve_runtime.engines.onnx.shifting import shift_rows
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Attention, Disentangled, Norm
 from embedserve_runtime.model.relative import compute_distance_rows
 

@@ -9,15 +9,6 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import (
-    EngineDescription,
-    FloatArray,
-    Int32Array,
-    MeasuredParity,
-    MemoryStatus,
-    PackedBatch,
-)
-from embedserve_runtime.engines.grouping import EqualGroups
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
 from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
@@ -30,6 +21,10 @@ from embedserve_runtime.engines.onnx.session import (
 from embedserve_runtime.engines.onnx.session_concurrency import ConcurrentSession
 from embedserve_runtime.engines.onnx.spool import spool_arrays
 from embedserve_runtime.errors import EngineFailure
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity, MemoryStatus
+from embedserve_runtime.forward.grouping import EqualGroups
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 

@@ -13,12 +13,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.onnx.attention import write_attention
 from embedserve_runtime.engines.onnx.feed_forward import write_convolution, write_mlp
 from embedserve_runtime.engines.onnx.layer_inputs import write_layer_input, write_layer_inputs
 from embedserve_runtime.engines.onnx.nodes import FUSED, GraphWriter
 from embedserve_runtime.engines.onnx.parts import Parts
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Embeddings, Encoder, Layer, NormPlacement
 from embedserve_runtime.model.checkpoint import Weights
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.kernels import KernelKind
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Encoder
 
 

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 import torch
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.checks import Check, CheckStatus, compare_hidden_states
 from embedserve_runtime.engines.torch.devices import choose_dtype, get_device_name
 from embedserve_runtime.engines.torch.engine import TorchEngine
@@ -19,6 +18,8 @@ from embedserve_runtime.engines.torch.fused.support import (
     find_eight_bit_obstacle,
     find_triton_obstacle,
 )
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 

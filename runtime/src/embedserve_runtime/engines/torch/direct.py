@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import FloatArray, PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, lay_out
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
 
 
 class DirectGraph:

@@ -12,13 +12,6 @@ import torch
 from torch import Tensor
 
 from embedserve_runtime.config import EngineSettings
-from embedserve_runtime.engines.base import (
-    EngineDescription,
-    FloatArray,
-    MeasuredParity,
-    MemoryStatus,
-    PackedBatch,
-)
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.devices import get_device_name, resolve_dtype, use_device
 from embedserve_runtime.engines.torch.fused.hopper import find_hopper_device_obstacle
@@ -45,6 +38,9 @@ from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.errors import EngineFailure, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity, MemoryStatus
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
 

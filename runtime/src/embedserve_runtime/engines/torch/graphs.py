@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.direct import DirectGraph, DirectRows
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, PendingArray
+from embedserve_runtime.forward.batch import PackedBatch
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.base import FloatArray
 from embedserve_runtime.engines.torch.activations import ACTIVATIONS
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.activations import Activation
 from embedserve_runtime.model.architecture import Norm
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
 
 # Elements from which on a copy takes longer than the changes of streams: pooled rows of a batch have fewer, hidden
 # states of most batches more.

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from embedserve_runtime.engines.base import MemoryStatus, PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.engine import MemoryStatus
 
 # Quiet time before a lowered budget doubles. A try that fails costs one forward pass and the allocator's cached blocks,
 # some tenths of a second: about 1 % of the time at the first wait, below 0.1 % at the longest.

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.grouping import group
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.grouping import group
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import transformers
 
-from embedserve_runtime.engines.base import FloatArray, Int32Array
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
+from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 
 OPSET = 20

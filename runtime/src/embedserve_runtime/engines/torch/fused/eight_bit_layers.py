@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.activation_ranges import LayerRanges, observe_ranges
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.fused.deferred_norm import DeferredLayerNorm
@@ -30,6 +29,7 @@ from embedserve_runtime.engines.torch.fused.support import FIRST_OF_EIGHT_BIT, E
 from embedserve_runtime.engines.torch.fused.weights import LayerWeights
 from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
 
 # Of the batch that shows the means of values: a length that attention usually sees.

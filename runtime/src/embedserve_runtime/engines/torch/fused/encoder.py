@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
 from embedserve_runtime.engines.torch.fused.eight_bit_layers import build_eight_bit_stack
 from embedserve_runtime.engines.torch.fused.self_attention import SharedTables
@@ -24,6 +23,7 @@ from embedserve_runtime.engines.torch.fused.skinny_layers import build_skinny_st
 from embedserve_runtime.engines.torch.fused.support import EightBit, can_run_skinny
 from embedserve_runtime.engines.torch.parameters import Parameters
 from embedserve_runtime.engines.torch.tables import EmbeddingTables
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Encoder, NormPlacement
 
 Stack = Callable[[DeviceBatch], Tensor]

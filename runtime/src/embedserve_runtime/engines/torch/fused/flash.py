@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from embedserve_runtime.engines.base import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.parameters import Parameters
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Attention
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.base import Int32Array, PackedBatch
+from embedserve_runtime.forward.arrays import Int32Array
+from embedserve_runtime.forward.batch import PackedBatch
 
 Int64Array = NDArray[np.int64]
 

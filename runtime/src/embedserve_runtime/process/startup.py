@@ -14,12 +14,13 @@ from embedserve_runtime.cpu.huge_pages import use_huge_pages
 from embedserve_runtime.cpu.nodes import list_usable_nodes, read_nodes
 from embedserve_runtime.cpu.quota import count_usable_cpus, list_allowed_cpus
 from embedserve_runtime.cpu.split import CpuSplit, choose_front_end_count, split_cpus
-from embedserve_runtime.engines.base import PackedBatch
-from embedserve_runtime.engines.results import Results
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.forward.outputs import Results
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.parity.corpus import read_parity_texts
+from embedserve_runtime.process.fitting import fit_to_container
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.calibration import (
     Calibration,
@@ -29,7 +30,6 @@ from embedserve_runtime.scheduling.calibration import (
     measure_rate,
     warm_up,
 )
-from embedserve_runtime.serving.fitting import fit_to_container
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)

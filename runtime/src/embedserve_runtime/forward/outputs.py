@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 
-from embedserve_runtime.engines.base import BoolArray, FloatArray, Int32Array
+from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embedserve_runtime.config import RuntimeConfig, load_config
-from embedserve_runtime.serving import startup
+from embedserve_runtime.process import startup
 from tests.support.models import tiny_bert
 from tests.support.static_models import Saved
 from tests.support.tokenizers import with_minilm_tokenizer

@@ -128,7 +128,7 @@ WAITS_AT_IMPORT = """
 import sys
 class Waits:
     def find_spec(self, name, path, target=None):
-        if name == "embedserve_runtime.serving.process":
+        if name == "embedserve_runtime.process.life_cycle":
             import signal
             print("importing", file=sys.stderr, flush=True)
             signal.pause()

@@ -12,7 +12,7 @@ from tests.support.static_models import Saved
 
 # A table of vectors on a machine with three cores: two front ends are worth it.
 THREE_CORES = """
-from embedserve_runtime.serving import startup
+from embedserve_runtime.process import startup
 startup.count_usable_cpus = lambda: 3
 startup.measure_rate = lambda run, texts, **_: 1e12
 """

@@ -31,8 +31,8 @@ from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.nodes import bind_to_one_node
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.engines.results import Output
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
+from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
 from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServerStatus
@@ -40,6 +40,7 @@ from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
+from embedserve_runtime.process.startup import ServableModel, prepare_model
 from embedserve_runtime.runners.base import repeat_by_concurrency
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
@@ -50,7 +51,6 @@ from embedserve_runtime.server.sockets import Ports, bind, bind_ports, format_ad
 from embedserve_runtime.service import EmbeddingService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
-from embedserve_runtime.serving.startup import ServableModel, prepare_model
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.redaction import Redactor, build_redactor
