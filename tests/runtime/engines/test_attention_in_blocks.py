@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines import grouping
 from embedserve_runtime.engines.onnx import attention, attention_blocks, attention_calls
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
+from embedserve_runtime.forward import grouping
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.model.architecture import Layer
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
