@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from embedserve_operator.kube.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
@@ -10,23 +12,28 @@ from embedserve_operator.manifests.metadata import read_ref, space_name
 from embedserve_operator.manifests.network_policy import build_network_policy
 from embedserve_operator.manifests.service import build_service, build_space_service
 from embedserve_operator.manifests.service_monitor import build_service_monitor
-from embedserve_operator.plan.evaluation import Evaluation
+from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.model_volume import is_retained_claim
 from embedserve_operator.plan.operator_keys import build_mounted_config_maps
 from embedserve_operator.plan.pins import find_pins_in_use, plan_pin
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import build_scalers
+from embedserve_operator.plan.upgrade import mark_deployment
 from embedserve_operator.state.resource import Child
 
 
-def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
+def build_children(decision: Decision) -> tuple[Manifest, ...]:
     """Return the children in the order in which they need each other: what leads to the pods of a vector space
     is there before the Service switches to them.
     """
-    observed, spec, settings = evaluation.observed, evaluation.spec, evaluation.settings
-    rollout, build = evaluation.rollout, evaluation.build
-    resource = observed.resource
-    preparation, volume = build.preparation, build.volume
+    inputs, rollout, serving = decision.inputs, decision.rollout, decision.serving
+    observed, spec, settings, resource = (
+        inputs.observed,
+        inputs.spec,
+        inputs.settings,
+        inputs.observed.resource,
+    )
+    preparation, volume = decision.preparation, decision.preparation.volume
     # The pods of retained revisions may have to fetch again.
     fetches = (volume is None and spec.model.source.is_remote) or rollout.is_waiting or bool(rollout.retained)
     by_job = volume is not None and not volume.is_filled
@@ -34,62 +41,87 @@ def build_children(evaluation: Evaluation) -> tuple[Manifest, ...]:
     is_scaled = not rollout.is_waiting and (
         preparation.can_serve or observed.find_deployment(rollout.desired) is not None
     )
-    serving = evaluation.serving
-    # Two revisions can make one space then, and only one of them is to be served.
-    is_unmixed = spec.rollout.on_precision_change == "BlueGreen"
-    found = (
+    manifests = (
         *preparation.children,
-        None if build.is_held_back else build.config_map,
-        plan_pin(observed, spec, rollout.desired),
+        None if decision.keeps_deployment else decision.manifests.config_map,
+        plan_pin(inputs, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
-        *((serving.config_map, serving.deployment) if serving is not None else ()),
-        *(manifest for one in evaluation.retained for manifest in (one.config_map, one.deployment)),
-        build.deployment if preparation.can_serve and not build.is_held_back else None,
-        *(
-            build_space_service(
-                resource,
-                spec.service,
-                space,
-                is_current=space == rollout.space,
-                revision=rollout.serving if is_unmixed and space == rollout.space else None,
-            )
-            for space in _find_spaces_with_pods(rollout)
-        ),
-        build_service(resource, spec.service, rollout.serving, rollout.space),
+        *_build_deployments(decision),
+        *_build_services(decision),
         *(build_scalers(observed, spec, settings, rollout.desired) if is_scaled else ()),
         *(build_scalers(observed, serving.spec, settings, rollout.serving) if serving is not None else ()),
         build_disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
         *(
             build_disruption_budget(
-                resource, spec, space_name(resource, one.previous.space), one.previous.revision, volume
+                resource,
+                spec,
+                space_name(resource, retained.previous.space),
+                retained.previous.revision,
+                volume,
             )
-            for one in rollout.retained
+            for retained in rollout.retained
         ),
         build_service_monitor(resource, spec) if SERVICE_MONITOR in observed.cluster.optional_kinds else None,
     )
-    children = tuple(child for child in found if child is not None)
+    children = tuple(manifest for manifest in manifests if manifest is not None)
     return (*children, *build_mounted_config_maps(observed, settings, children))
+
+
+def _build_deployments(decision: Decision) -> Iterator[Manifest | None]:
+    """Yield the Deployments that are written in this pass, those that serve already first, each after its ConfigMap;
+    the ConfigMap of the desired revision has been written before.
+
+    The Deployment that serves says how far an upgrade of the operator has come with it.
+    """
+    deployment = decision.manifests.deployment
+    if not decision.rollout.is_waiting:
+        deployment = mark_deployment(deployment, decision.upgrade)
+    if decision.serving is not None:
+        yield decision.serving.config_map
+        yield mark_deployment(decision.serving.deployment, decision.upgrade)
+    for retained in decision.retained:
+        yield retained.config_map
+        yield retained.deployment
+    if decision.preparation.can_serve and not decision.keeps_deployment:
+        yield deployment
+
+
+def _build_services(decision: Decision) -> Iterator[Manifest]:
+    """Yield the Services of the vector spaces, then the Service of the resource, which selects what they lead to."""
+    resource, spec, rollout = decision.inputs.observed.resource, decision.inputs.spec, decision.rollout
+    # Two revisions can make one space then, and only one of them is to be served.
+    is_unmixed = spec.rollout.on_precision_change == "BlueGreen"
+    for space in _find_spaces_with_pods(rollout):
+        is_current = space == rollout.space
+        yield build_space_service(
+            resource,
+            spec.service,
+            space,
+            is_current=is_current,
+            revision=rollout.serving if is_unmixed and is_current else None,
+        )
+    yield build_service(resource, spec.service, rollout.serving, rollout.space)
 
 
 def _find_spaces_with_pods(rollout: Rollout) -> tuple[str, ...]:
     """Return the vector spaces that have pods or will have them, each one once."""
-    wanted = rollout.desired_space if rollout.is_waiting else None
-    found = (rollout.space, wanted, *(one.previous.space for one in rollout.retained))
-    return tuple(dict.fromkeys(space for space in found if space is not None))
+    upcoming = rollout.desired_space if rollout.is_waiting else None
+    spaces = (rollout.space, upcoming, *(retained.previous.space for retained in rollout.retained))
+    return tuple(dict.fromkeys(space for space in spaces if space is not None))
 
 
-def find_unwanted_children(evaluation: Evaluation, children: tuple[Manifest, ...]) -> tuple[Child, ...]:
+def find_unwanted_children(decision: Decision, children: tuple[Manifest, ...]) -> tuple[Child, ...]:
     """Return the existing children that are neither wanted nor still needed."""
     wanted = {read_ref(child) for child in children}
-    needed = _find_needed_children(evaluation)
+    needed = _find_needed_children(decision)
     return tuple(
         child
-        for child in evaluation.observed.children
+        for child in decision.inputs.observed.children
         if child.ref not in wanted | needed and not is_retained_claim(child)
     )
 
 
-def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
+def _find_needed_children(decision: Decision) -> frozenset[ChildRef]:
     """Return the Deployments that serve meanwhile or are retained, and the ConfigMaps that a pod mounts or may
     yet mount.
 
@@ -97,8 +129,8 @@ def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
     their ConfigMap, whose name no longer appears in any Deployment. So ConfigMaps go only after the
     completion.
     """
-    observed, rollout = evaluation.observed, evaluation.rollout
-    preparation = evaluation.build.preparation
+    observed, rollout = decision.inputs.observed, decision.rollout
+    preparation = decision.preparation
     needed: set[ChildRef] = set()
     # What the Service pointed at goes only after the Service was seen to point at the desired revision.
     switched = observed.serving_revision == rollout.desired
@@ -107,20 +139,20 @@ def _find_needed_children(evaluation: Evaluation) -> frozenset[ChildRef]:
         keep = None
     # A revision that waits for another fetch or conversion stays as it is.
     stay = {keep} if preparation.can_serve or preparation.must_clear else {keep, rollout.desired}
-    retained = [found for found in observed.deployments if found.revision in stay]
-    needed |= {ChildRef("Deployment", found.name) for found in retained}
-    if keep != rollout.desired and evaluation.serving is None:
+    kept = [deployment for deployment in observed.deployments if deployment.revision in stay]
+    needed |= {ChildRef("Deployment", deployment.name) for deployment in kept}
+    if keep != rollout.desired and decision.serving is None:
         # Its autoscaler has the same name, and stays with it.
         needed |= {
-            ChildRef(kind, found.name)
-            for found in retained
-            if found.is_autoscaled
+            ChildRef(kind, deployment.name)
+            for deployment in kept
+            if deployment.is_autoscaled
             for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
         }
-    back = {one.previous.revision for one in rollout.retained}
-    needed |= {ChildRef("Deployment", found.name) for found in observed.deployments if found.revision in back}
-    in_use = {pod.config_map for pod in observed.pods} | {found.config_map for found in observed.deployments}
-    in_use |= {found.config_map for found in observed.jobs if found.phase == "Running"}
+    retained = {one.previous.revision for one in rollout.retained}
+    needed |= {ChildRef("Deployment", one.name) for one in observed.deployments if one.revision in retained}
+    in_use = {pod.config_map for pod in observed.pods} | {one.config_map for one in observed.deployments}
+    in_use |= {job.config_map for job in observed.jobs if job.phase == "Running"}
     needed |= find_pins_in_use(observed)
     needed |= {
         child.ref

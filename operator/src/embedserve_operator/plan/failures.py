@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import find_unexpected_pods
 from embedserve_operator.state.failures import Failure, build_creation_failure
-from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState
 from embedserve_operator.state.workloads import DeploymentState
 
@@ -64,11 +64,11 @@ def describe_insufficient_resources(failure: Failure | None, rollout: Rollout) -
     )
 
 
-def find_mixed_spaces(observed: ObservedState, rollout: Rollout) -> Failure | None:
+def find_mixed_spaces(inputs: PlanInput, rollout: Rollout) -> Failure | None:
     """Return that some pods of the serving revision make another vector space, since the branch that they were
     fetched from has moved.
     """
-    others = find_unexpected_pods(observed, rollout.serving)
+    others = find_unexpected_pods(inputs, rollout.serving)
     if not others:
         return None
     named = ", ".join(f"{pod.name} ({pod.space})" for pod in others)

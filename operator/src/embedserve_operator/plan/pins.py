@@ -4,30 +4,31 @@
 
 from __future__ import annotations
 
-from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import ConfigMap
 from embedserve_operator.manifests.metadata import build_selector
 from embedserve_operator.manifests.pin import KEY, build_pin, is_commit, is_movable, pin_name
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.vector_spaces import find_model_report
 from embedserve_operator.state.observed import ObservedState
 
 
-def plan_pin(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
+def plan_pin(inputs: PlanInput, revision: str) -> Manifest | None:
     """Return the pin of the desired revision; None before a fetch, and where the source names a commit itself."""
-    if not is_movable(spec):
+    observed = inputs.observed
+    if not is_movable(inputs.spec):
         return None
-    report = find_model_report(observed, revision)
+    report = find_model_report(inputs, revision)
     commit = _find_known_commit(observed, revision) or (report.revision or "" if report is not None else "")
     return build_pin(observed.resource, revision, commit) if is_commit(commit) else None
 
 
 def _find_known_commit(observed: ObservedState, revision: str) -> str:
     """Return the commit of the existing pin, or that of the status if somebody has deleted the pin."""
-    there = observed.find_child(ChildRef("ConfigMap", pin_name(observed.resource, revision)))
-    if there is not None and isinstance(there.view, ConfigMap):
-        return there.view.data.get(KEY, "")
+    pin = observed.find_child(ChildRef("ConfigMap", pin_name(observed.resource, revision)))
+    if pin is not None and isinstance(pin.view, ConfigMap):
+        return pin.view.data.get(KEY, "")
     selection = ",".join(
         f"{key}={value}" for key, value in build_selector(observed.resource, revision).items()
     )

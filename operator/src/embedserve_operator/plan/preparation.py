@@ -27,6 +27,7 @@ from embedserve_operator.plan.jobs import (
 )
 from embedserve_operator.plan.model_volume import (
     choose_claim_size,
+    choose_model_volume,
     find_outputs_refusal,
     find_used_claim,
     is_conversion_required,
@@ -47,6 +48,8 @@ NOT_STORED = "ModelNotStored"
 class Preparation:
     """Says how far the volume of models has been prepared."""
 
+    volume: ModelVolume | None = None
+    """The volume of models; None where each pod fetches for itself, and nothing is prepared."""
     is_ready: bool = True
     """Whether pods can serve from the volume."""
     children: tuple[Manifest, ...] = ()
@@ -79,14 +82,17 @@ NOTHING_TO_PREPARE = Preparation()
 
 
 def plan_preparation(
-    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume | None
+    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings
 ) -> Preparation:
     """Return how far the volume has been prepared, and what to do next."""
+    volume = choose_model_volume(observed, spec)
     if volume is None:
         return NOTHING_TO_PREPARE
-    found, there = _plan_on_volume(observed, spec, settings, volume), find_used_claim(observed)
-    is_going = there is not None and there.is_being_deleted
-    return _release_claim(found, observed, volume) if is_going else found
+    preparation = replace(_plan_on_volume(observed, spec, settings, volume), volume=volume)
+    claim = find_used_claim(observed)
+    if claim is not None and claim.is_being_deleted:
+        return _release_claim(preparation, observed, volume)
+    return preparation
 
 
 def _release_claim(found: Preparation, observed: ObservedState, volume: ModelVolume) -> Preparation:

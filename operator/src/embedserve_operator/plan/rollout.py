@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests.metadata import space_name
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout_cases import (
     Policy,
     Readiness,
@@ -80,7 +80,7 @@ class DesiredRevision:
 
     revision: str
     fingerprint: str
-    """Fingerprint of its Deployment."""
+    """Fingerprint of its Deployment; empty while its model is not prepared, so that it cannot be complete."""
     template_hash: str
     """Hash of its pod template."""
     replicas: int
@@ -88,66 +88,66 @@ class DesiredRevision:
     """Whether its pods cannot run beside those of another revision, which the volume of models does not take."""
 
 
-def plan_rollout(observed: ObservedState, spec: EmbeddingServiceSpec, desired: DesiredRevision) -> Rollout:
+def plan_rollout(inputs: PlanInput, desired: DesiredRevision) -> Rollout:
     """Decide which revision serves."""
+    observed = inputs.observed
     deployment = observed.find_deployment(desired.revision)
     complete = deployment is not None and is_complete(deployment, desired.fingerprint, desired.replicas)
-    state = _decide_state(observed, spec, desired, complete=complete)
+    state = _decide_state(inputs, desired, complete=complete)
     current = observed.serving_revision
     serving = desired.revision if state == "Done" or current is None else current
-    known = find_previous_spaces(observed, serving)
-    space = find_vector_space(observed, serving)
+    previous_spaces = find_previous_spaces(inputs, serving)
+    space = find_vector_space(inputs, serving)
+    others = frozenset((serving, desired.revision))
     return Rollout(
         desired=desired.revision,
         serving=serving,
-        is_complete=complete and not find_unexpected_pods(observed, serving),
+        is_complete=complete and not find_unexpected_pods(inputs, serving),
         state=state,
         space=space,
-        desired_space=find_vector_space(observed, desired.revision),
-        previous_spaces=known,
+        desired_space=find_vector_space(inputs, desired.revision),
+        previous_spaces=previous_spaces,
         retained=()
         if desired.is_sole_user
-        else find_retained_revisions(observed, spec, known, others=frozenset((serving, desired.revision))),
+        else find_retained_revisions(inputs, previous_spaces, others=others),
         has_replicas=desired.replicas > 0,
-        is_in_place=_choose_policy(spec, desired) == "InPlace",
+        is_in_place=_choose_policy(inputs, desired) == "InPlace",
         is_serving_broken=serving != desired.revision
         and _classify_serving(observed, serving, space) == "Broken",
     )
 
 
-def _decide_state(
-    observed: ObservedState, spec: EmbeddingServiceSpec, desired: DesiredRevision, *, complete: bool
-) -> RolloutState:
-    current = observed.serving_revision
+def _decide_state(inputs: PlanInput, desired: DesiredRevision, *, complete: bool) -> RolloutState:
+    current = inputs.observed.serving_revision
     if current is None or current == desired.revision:
         return "Done"
-    old, new = find_vector_space(observed, current), find_vector_space(observed, desired.revision)
+    old, new = find_vector_space(inputs, current), find_vector_space(inputs, desired.revision)
     readiness: Readiness = "Complete" if complete else "Incomplete"
-    if complete and desired.replicas > 0 and _is_verified(observed, desired):
+    if complete and desired.replicas > 0 and _is_verified(inputs, desired):
         readiness = "Verified"
     return decide_rollout(
         RolloutFacts(
-            policy=_choose_policy(spec, desired),
-            serving=_classify_serving(observed, current, old),
-            space=_compare_spaces(old, new, find_former_names(observed, desired.revision)),
+            policy=_choose_policy(inputs, desired),
+            serving=_classify_serving(inputs.observed, current, old),
+            space=_compare_spaces(old, new, find_former_names(inputs, desired.revision)),
             desired=readiness,
             has_replicas=desired.replicas > 0,
-            is_held=spec.rollout.hold,
+            is_held=inputs.spec.rollout.hold,
         )
     )
 
 
-def _choose_policy(spec: EmbeddingServiceSpec, desired: DesiredRevision) -> Policy:
+def _choose_policy(inputs: PlanInput, desired: DesiredRevision) -> Policy:
     """Return the policy: on a volume that one pod can mount, the old pods have to stop first."""
-    asked = spec.rollout.on_new_vector_space
-    return "InPlace" if desired.is_sole_user and asked == "BlueGreen" else asked
+    policy = inputs.spec.rollout.on_new_vector_space
+    return "InPlace" if desired.is_sole_user and policy == "BlueGreen" else policy
 
 
-def _compare_spaces(old: str | None, new: str | None, former: frozenset[str]) -> SpaceChange:
-    """Compare the spaces of two revisions. former: what releases before `vs2-` called the new one."""
+def _compare_spaces(old: str | None, new: str | None, former_names: frozenset[str]) -> SpaceChange:
+    """Compare the spaces of two revisions. `former_names` are what releases before `vs2-` called the new one."""
     if old is None or new is None:
         return "Unknown"
-    return "Same" if old == new or old in former else "Other"
+    return "Same" if old == new or old in former_names else "Other"
 
 
 def is_complete(deployment: DeploymentState, fingerprint: str, replicas: int) -> bool:
@@ -170,12 +170,13 @@ def find_candidates(observed: ObservedState, desired: DesiredRevision) -> tuple[
     )
 
 
-def _is_verified(observed: ObservedState, desired: DesiredRevision) -> bool:
+def _is_verified(inputs: PlanInput, desired: DesiredRevision) -> bool:
     """Return whether as many pods as the manifest asks for make correct vectors of one vector space.
 
     The Service of that space must exist as well, since old pods forward requests to it.
     """
-    space = find_vector_space(observed, desired.revision)
+    observed = inputs.observed
+    space = find_vector_space(inputs, desired.revision)
     if (
         space is None
         or observed.find_child(ChildRef("Service", space_name(observed.resource, space))) is None

@@ -17,6 +17,7 @@ from embedserve_operator.manifests import service
 from embedserve_operator.manifests.metadata import build_selector
 from embedserve_operator.plan.conditions import build_pooling_conditions
 from embedserve_operator.plan.plan import PlannedCondition, PlannedStatus
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
     PreviousVectorSpace,
@@ -27,12 +28,11 @@ from embedserve_operator.plan.vector_spaces import (
     find_model_report,
 )
 from embedserve_operator.state.models import ModelReport
-from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
 
 
 def build_serving_status(
-    observed: ObservedState,
+    inputs: PlanInput,
     rollout: Rollout,
     source: str | None,
     hardware: HardwareStatus,
@@ -42,22 +42,22 @@ def build_serving_status(
 
     `source` says where the desired model comes from; it is None when another revision is served.
     """
-    serving = rollout.serving
+    observed, serving = inputs.observed, rollout.serving
     deployment = observed.find_deployment(serving)
     selection = ",".join(
         f"{key}={value}" for key, value in build_selector(observed.resource, serving).items()
     )
-    report = find_model_report(observed, serving)
+    report = find_model_report(inputs, serving)
     model = _build_served_model(report, observed.resource, selection, source)
-    spec = observed.resource.spec
-    grpc = service.format_grpc_address(observed.resource, spec.service) if spec is not None else None
+    declared = observed.resource.spec
+    grpc = service.format_grpc_address(observed.resource, declared.service) if declared is not None else None
     return PlannedStatus(
         conditions=(*conditions, *build_pooling_conditions(model)),
         replicas=deployment.replicas if deployment is not None else 0,
         ready_replicas=deployment.ready if deployment is not None else 0,
         selector=selection,
         endpoint=Endpoint(url=service.format_url(observed.resource), grpc=grpc),
-        vector_space=_build_vector_space(observed, rollout),
+        vector_space=_build_vector_space(inputs, rollout),
         model=model,
         hardware=hardware,
     )
@@ -102,7 +102,8 @@ def _build_served_model(
     return ServedModel(source=name) if name is not None else None
 
 
-def _build_vector_space(observed: ObservedState, rollout: Rollout) -> VectorSpace | None:
+def _build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | None:
+    observed = inputs.observed
     published = observed.resource.status.vector_space
     previous = tuple(
         _build_previous_space(observed.resource, previous, rollout.retained)
@@ -113,13 +114,13 @@ def _build_vector_space(observed: ObservedState, rollout: Rollout) -> VectorSpac
         return VectorSpace(previous=previous) if previous else None
     same = published is not None and published.id == space
     since = published.since if published is not None and same else None
-    dimensions = find_dimensions(observed, rollout.serving)
-    report = find_model_report(observed, rollout.serving)
+    dimensions = find_dimensions(inputs, rollout.serving)
+    report = find_model_report(inputs, rollout.serving)
     outputs = report.outputs if report is not None else ()
     if not outputs and published is not None and same:
         outputs = published.outputs
-    compute = find_compute_precisions(observed, rollout.serving) or None
-    min_cosine = find_min_cosine(observed, rollout.serving)
+    compute = find_compute_precisions(inputs, rollout.serving) or None
+    min_cosine = find_min_cosine(inputs, rollout.serving)
     if compute is None and published is not None and same and published.revision == rollout.serving:
         compute, min_cosine = published.compute, published.min_cosine
     return VectorSpace(
@@ -152,14 +153,15 @@ def _build_previous_space(
     )
 
 
-def build_rollout_status(observed: ObservedState, rollout: Rollout) -> RolloutStatus | None:
+def build_rollout_status(inputs: PlanInput, rollout: Rollout) -> RolloutStatus | None:
     """Return the status of the revision that is asked for, while another one serves."""
+    observed = inputs.observed
     if rollout.state == "Done":
         return None
-    space, report = rollout.desired_space, find_model_report(observed, rollout.desired)
+    space, report = rollout.desired_space, find_model_report(inputs, rollout.desired)
     before = observed.resource.status.rollout
     known = before if before is not None and before.revision == rollout.desired else None
-    dimensions = find_dimensions(observed, rollout.desired)
+    dimensions = find_dimensions(inputs, rollout.desired)
     return RolloutStatus(
         revision=rollout.desired,
         state=rollout.state,

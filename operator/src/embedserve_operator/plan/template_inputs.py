@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.deployment import read_template_hash
+from embedserve_operator.manifests.placement import find_runtime_class
+from embedserve_operator.manifests.pod_inputs import PodInputs
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.vector_spaces import find_model_report
 from embedserve_operator.state.models import ModelReport
-from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.workloads import DeploymentState
 
 
@@ -30,47 +32,47 @@ class TemplateInputs(NamedTuple):
 
 
 def build_deployment_for_inputs(
-    observed: ObservedState,
-    revision: str,
+    inputs: PlanInput,
+    pods: PodInputs,
     report: ModelReport | None,
-    runtime_class: str | None,
     build_for: Callable[[TemplateInputs], Manifest],
 ) -> Manifest:
-    """Return the Deployment of a revision.
+    """Return the Deployment of the revision that `pods` belong to.
 
-    `build_for` builds it for some inputs; `report` is what a Job has found out, `runtime_class` the RuntimeClass that
-    the cluster has for the hardware class now.
+    `build_for` builds it for some inputs; `report` is what a Job has found out about its model.
     """
-    there = observed.find_deployment(revision)
+    deployment = inputs.observed.find_deployment(pods.revision)
+    present_class = find_runtime_class(pods.spec, inputs.settings, inputs.observed.cluster)
     before = None
-    if there is not None:
-        before = TemplateInputs(there.model_bytes, _choose_runtime_class(there, runtime_class))
-        as_before = build_for(before)
-        if read_template_hash(as_before) == there.template_hash:
-            return as_before
+    if deployment is not None:
+        before = TemplateInputs(deployment.model_bytes, _choose_runtime_class(deployment, present_class))
+        manifest = build_for(before)
+        if read_template_hash(manifest) == deployment.template_hash:
+            return manifest
     size = report.size_bytes if report is not None else None
-    size = size or find_model_size(observed, revision) or (before.model_bytes if before is not None else None)
-    return build_for(TemplateInputs(size, runtime_class))
+    size = size or find_model_size(inputs, pods.revision)
+    size = size or (before.model_bytes if before is not None else None)
+    return build_for(TemplateInputs(size, present_class))
 
 
-def _choose_runtime_class(there: DeploymentState, present: str | None) -> str | None:
+def _choose_runtime_class(deployment: DeploymentState, present: str | None) -> str | None:
     """Return the RuntimeClass that a Deployment keeps, or the present one where none of its pods is ready: pods that
     found no accelerator may find it with that.
     """
-    is_of_use = there.ready > 0 or there.desired_replicas == 0
-    return there.runtime_class if is_of_use else present
+    is_of_use = deployment.ready > 0 or deployment.desired_replicas == 0
+    return deployment.runtime_class if is_of_use else present
 
 
-def find_model_size(observed: ObservedState, revision: str) -> int | None:
+def find_model_size(inputs: PlanInput, revision: str) -> int | None:
     """Return the size of the files of a revision's model: what its pods report, or else what was published."""
-    report = find_model_report(observed, revision)
+    report = find_model_report(inputs, revision)
     if report is not None and report.size_bytes is not None:
         return report.size_bytes
-    status = observed.resource.status
+    status = inputs.observed.resource.status
     space, rollout, model = status.vector_space, status.rollout, status.model
     if space is not None and space.revision == revision and model is not None:
         return model.size_bytes
     if rollout is not None and rollout.revision == revision:
         return rollout.size_bytes
-    previous = space.previous if space is not None else ()
-    return next((one.size_bytes for one in previous if one.revision == revision), None)
+    earlier = space.previous if space is not None else ()
+    return next((previous.size_bytes for previous in earlier if previous.revision == revision), None)

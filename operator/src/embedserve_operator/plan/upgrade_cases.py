@@ -31,6 +31,11 @@ Turn = Literal["Free", "Taken", "Stopped"]
 """Free: fewer services than allowed roll. Taken: as many as allowed do. Stopped: one has failed."""
 
 
+def is_held_back(step: UpgradeStep) -> bool:
+    """Return whether the Deployment stays as it is."""
+    return step in ("Wait", "Stop")
+
+
 class UpgradeFacts(NamedTuple):
     """Holds what decides about an upgrade of one Deployment."""
 

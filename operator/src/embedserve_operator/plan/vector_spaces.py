@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embedserve_operator.api.times import parse_duration, parse_moment
-from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState
@@ -41,36 +41,37 @@ class RetainedRevision:
     until: int
 
 
-def find_vector_space(observed: ObservedState, revision: str) -> str | None:
+def find_vector_space(inputs: PlanInput, revision: str) -> str | None:
     """Return the vector space that a revision makes; None as long as it is not known.
 
     The pods of a branch that has moved may disagree: what was known before holds as long as a ready pod
     makes it.
     """
-    pods = observed.list_pods(revision)
-    before = _find_recorded_space(observed, revision)
+    pods, fetched = inputs.observed.list_pods(revision), inputs.fetched
+    recorded = _find_recorded_space(inputs.observed, revision)
     for group in ([pod for pod in pods if pod.phase == "Ready"], pods):
-        said = [pod.space for pod in group if pod.space is not None]
-        if said:
-            return before if before in said else said[0]
-    if before is None and observed.fetched is not None and observed.fetched.revision == revision:
-        return observed.fetched.report.vector_space
-    return before
+        spaces = [pod.space for pod in group if pod.space is not None]
+        if spaces:
+            return recorded if recorded in spaces else spaces[0]
+    if recorded is None and fetched is not None and fetched.revision == revision:
+        return fetched.report.vector_space
+    return recorded
 
 
-def find_former_names(observed: ObservedState, revision: str) -> frozenset[str]:
+def find_former_names(inputs: PlanInput, revision: str) -> frozenset[str]:
     """Return what releases before `vs2-` called the vector space that a revision makes, as its pods or a Job report it.
 
     While a service is upgraded, pods of both releases are ready and name one vector space by two identities.
     """
-    space = find_vector_space(observed, revision)
-    named = {pod.former_space for pod in observed.list_pods(revision) if pod.space == space}
-    if observed.fetched is not None and observed.fetched.report.vector_space == space:
-        named.add(observed.fetched.report.former_vector_space)
-    return frozenset(name for name in named if name is not None)
+    space, fetched = find_vector_space(inputs, revision), inputs.fetched
+    names = {pod.former_space for pod in inputs.observed.list_pods(revision) if pod.space == space}
+    if fetched is not None and fetched.report.vector_space == space:
+        names.add(fetched.report.former_vector_space)
+    return frozenset(name for name in names if name is not None)
 
 
 def _find_recorded_space(observed: ObservedState, revision: str) -> str | None:
+    """Return the vector space of a revision as its Deployment or the published status names it."""
     deployment = observed.find_deployment(revision)
     if deployment is not None and deployment.space:
         return deployment.space
@@ -83,141 +84,155 @@ def _find_recorded_space(observed: ObservedState, revision: str) -> str | None:
     return None
 
 
-def find_model_report(observed: ObservedState, revision: str) -> ModelReport | None:
+def find_model_report(inputs: PlanInput, revision: str) -> ModelReport | None:
     """Return what the pods of a revision report about their model, ready pods first.
 
     Before there are pods, return what a Job reported.
     """
-    pods = sorted(observed.list_pods(revision), key=lambda pod: (pod.phase != "Ready", pod.name))
-    fetched = observed.fetched.report if observed.fetched and observed.fetched.revision == revision else None
-    return next((pod.report for pod in pods if pod.report is not None), fetched)
+    pods = sorted(inputs.observed.list_pods(revision), key=lambda pod: (pod.phase != "Ready", pod.name))
+    fetched = inputs.fetched
+    from_job = fetched.report if fetched is not None and fetched.revision == revision else None
+    return next((pod.report for pod in pods if pod.report is not None), from_job)
 
 
-def find_dimensions(observed: ObservedState, revision: str) -> int | None:
+def find_dimensions(inputs: PlanInput, revision: str) -> int | None:
     """Return the length of the vectors of a revision, as its pods report it."""
-    for pod in observed.list_pods(revision):
+    for pod in inputs.observed.list_pods(revision):
         if pod.self_check is not None and pod.self_check.dimensions is not None:
             return pod.self_check.dimensions
-    report = find_model_report(observed, revision)
+    report = find_model_report(inputs, revision)
     return report.dimensions if report is not None else None
 
 
-def find_compute_precisions(observed: ObservedState, revision: str) -> tuple[str, ...]:
+def find_compute_precisions(inputs: PlanInput, revision: str) -> tuple[str, ...]:
     """Return the precisions that a revision computes its vectors in, as its pods report them, each once."""
-    checks = [pod.self_check for pod in observed.list_pods(revision) if pod.phase == "Ready"]
-    found = {
+    checks = [pod.self_check for pod in inputs.observed.list_pods(revision) if pod.phase == "Ready"]
+    precisions = {
         check.compute_precision
         for check in checks
         if check is not None and check.compute_precision is not None
     }
-    return tuple(sorted(found))[:MAX_COMPUTES]
+    return tuple(sorted(precisions))[:MAX_COMPUTES]
 
 
-def find_min_cosine(observed: ObservedState, revision: str) -> float | None:
+def find_min_cosine(inputs: PlanInput, revision: str) -> float | None:
     """Return the least cosine to a more exact precision that the pods of a revision report."""
-    checks = [pod.self_check for pod in observed.list_pods(revision) if pod.phase == "Ready"]
+    checks = [pod.self_check for pod in inputs.observed.list_pods(revision) if pod.phase == "Ready"]
     return min(
         (check.min_cosine for check in checks if check is not None and check.min_cosine is not None),
         default=None,
     )
 
 
-def find_previous_spaces(observed: ObservedState, serving: str) -> tuple[PreviousVectorSpace, ...]:
+def find_previous_spaces(inputs: PlanInput, serving: str) -> tuple[PreviousVectorSpace, ...]:
     """Return the previous vector spaces, the latest first, once the Service selects `serving`."""
-    now = find_vector_space(observed, serving)
-    former = find_former_names(observed, serving)
-    published = {one.space: one for one in _find_published_spaces(observed, serving, now)}
-    found = published | {
-        one.space: one for one in _find_replaced_deployments(observed, serving, now, published)
+    current, serving_revision = find_vector_space(inputs, serving), inputs.observed.serving_revision
+    former_names = find_former_names(inputs, serving)
+    published = {
+        previous.space: previous for previous in _find_published_spaces(inputs.observed, serving, current)
     }
-    others = [one for one in found.values() if one.space not in former]
+    replaced = {
+        previous.space: previous
+        for previous in _find_replaced_deployments(inputs, serving, current, published)
+    }
+    others = [previous for previous in (published | replaced).values() if previous.space not in former_names]
     # Of equal times, the one that is replaced now is the latest.
-    latest = sorted(others, key=lambda one: (-one.replaced_at, one.revision != observed.serving_revision))
+    latest = sorted(
+        others, key=lambda previous: (-previous.replaced_at, previous.revision != serving_revision)
+    )
     return tuple(latest[:MAX_PREVIOUS_SPACES])
 
 
 def _find_replaced_deployments(
-    observed: ObservedState, serving: str, now: str | None, published: Mapping[str, PreviousVectorSpace]
+    inputs: PlanInput, serving: str, current: str | None, published: Mapping[str, PreviousVectorSpace]
 ) -> list[PreviousVectorSpace]:
     """Return the previous vector spaces whose Deployments exist, the latest time of each last: the one that is replaced
-    in this pass, and those that say when they were.
+    in this pass, and those that say when they were. `current` is the vector space of `serving`.
     """
-    found = []
-    for one in observed.deployments:
-        replaced = parse_moment(one.replaced_at)
-        if replaced is None and one.revision == observed.serving_revision:
-            replaced = observed.now
-        space = find_vector_space(observed, one.revision)
-        if one.revision == serving or replaced is None or space is None or space == now:
+    observed = inputs.observed
+    previous_spaces = []
+    for deployment in observed.deployments:
+        revision = deployment.revision
+        replaced_at = parse_moment(deployment.replaced_at)
+        if replaced_at is None and revision == observed.serving_revision:
+            replaced_at = observed.now
+        space = find_vector_space(inputs, revision)
+        if revision == serving or replaced_at is None or space is None or space == current:
             continue
         before = published.get(space)
-        dimensions, report = (
-            find_dimensions(observed, one.revision),
-            find_model_report(observed, one.revision),
-        )
-        size = report.size_bytes if report is not None else one.model_bytes
+        dimensions, report = find_dimensions(inputs, revision), find_model_report(inputs, revision)
+        size = report.size_bytes if report is not None else deployment.model_bytes
         if before is not None:
             dimensions, size = dimensions or before.dimensions, size or before.size_bytes
-        found.append(PreviousVectorSpace(space, one.revision, dimensions, size, replaced))
-    return sorted(found, key=lambda one: one.replaced_at)
+        previous_spaces.append(PreviousVectorSpace(space, revision, dimensions, size, replaced_at))
+    return sorted(previous_spaces, key=lambda previous: previous.replaced_at)
 
 
 def _find_published_spaces(
-    observed: ObservedState, serving: str, now: str | None
+    observed: ObservedState, serving: str, current: str | None
 ) -> tuple[PreviousVectorSpace, ...]:
-    """Return the previous vector spaces that the status tells of."""
+    """Return the previous vector spaces that the published status lists; `current` is that of `serving`."""
     published = observed.resource.status.vector_space
     if published is None:
         return ()
-    found = []
-    passed = published.revision != serving or now is not None
-    if published.id is not None and published.revision is not None and passed and published.id != now:
+    spaces: list[PreviousVectorSpace] = []
+    is_replaced = published.revision != serving or current is not None
+    if (
+        published.id is not None
+        and published.revision is not None
+        and is_replaced
+        and published.id != current
+    ):
         model = observed.resource.status.model
         size = model.size_bytes if model is not None else None
-        found.append(
+        spaces.append(
             PreviousVectorSpace(published.id, published.revision, published.dimensions, size, observed.now)
         )
-    for one in published.previous:
-        replaced = parse_moment(one.replaced_at)
-        if one.id not in {now, *(previous.space for previous in found)}:
-            since = observed.now if replaced is None else replaced
-            found.append(PreviousVectorSpace(one.id, one.revision, one.dimensions, one.size_bytes, since))
-    return tuple(found)
+    for previous in published.previous:
+        replaced_at = parse_moment(previous.replaced_at)
+        if previous.id not in {current, *(space.space for space in spaces)}:
+            spaces.append(
+                PreviousVectorSpace(
+                    previous.id,
+                    previous.revision,
+                    previous.dimensions,
+                    previous.size_bytes,
+                    observed.now if replaced_at is None else replaced_at,
+                )
+            )
+    return tuple(spaces)
 
 
 def find_retained_revisions(
-    observed: ObservedState,
-    spec: EmbeddingServiceSpec,
-    known: tuple[PreviousVectorSpace, ...],
-    *,
-    others: frozenset[str],
+    inputs: PlanInput, previous_spaces: tuple[PreviousVectorSpace, ...], *, others: frozenset[str]
 ) -> tuple[RetainedRevision, ...]:
     """Return the previous vector spaces whose Deployments stay so that the user can go back.
 
     `others` are revisions that stay anyway.
     """
-    if spec.rollout.on_new_vector_space == "InPlace":
+    observed, rollout = inputs.observed, inputs.spec.rollout
+    if rollout.on_new_vector_space == "InPlace":
         return ()
-    time = parse_duration(spec.rollout.keep_previous)
-    found = [
-        RetainedRevision(previous, previous.replaced_at + time)
-        for previous in known
+    seconds = parse_duration(rollout.keep_previous)
+    retained = [
+        RetainedRevision(previous, previous.replaced_at + seconds)
+        for previous in previous_spaces
         if previous.revision not in others
         and observed.find_deployment(previous.revision) is not None
-        and observed.now < previous.replaced_at + time
+        and observed.now < previous.replaced_at + seconds
     ]
-    return tuple(found[:MAX_RETAINED_REVISIONS])
+    return tuple(retained[:MAX_RETAINED_REVISIONS])
 
 
-def find_unexpected_pods(observed: ObservedState, revision: str) -> tuple[PodState, ...]:
+def find_unexpected_pods(inputs: PlanInput, revision: str) -> tuple[PodState, ...]:
     """Return the ready pods of a revision that make another vector space than the revision, since its source
     has moved.
     """
-    space = find_vector_space(observed, revision)
-    names = {space, *find_former_names(observed, revision)}
+    space = find_vector_space(inputs, revision)
+    names = {space, *find_former_names(inputs, revision)}
     return tuple(
         pod
-        for pod in observed.list_pods(revision)
+        for pod in inputs.observed.list_pods(revision)
         if pod.phase == "Ready"
         and pod.space is not None
         and pod.space not in names

@@ -18,7 +18,7 @@ from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
-from embedserve_operator.plan.upgrade import is_held_back
+from embedserve_operator.plan.upgrade_cases import is_held_back
 from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.queue.upgrade_turns import UpgradeTurns

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.state.jobs import ClaimState, JobState
-from embedserve_operator.state.models import FetchedModel
 from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState
 from embedserve_operator.state.pods import PodState
 from embedserve_operator.state.resource import Child, Resource
@@ -36,14 +35,8 @@ class ObservedState:
     """The Jobs on the claim that the resource uses, whichever resource they were made for."""
     claims: tuple[ClaimState, ...] | None = ()
     """The claim that the resource uses, if it exists; None where claims are not known."""
-
     upgrade: UpgradeProgress = NO_UPGRADE
     """How far an upgrade of the operator has come with other services."""
-
-    fetched: FetchedModel | None = None
-    """What is known about the model of the revision that the spec asks for; filled in once the plan has looked
-    at the Jobs.
-    """
 
     @property
     def run_ids(self) -> frozenset[str]:

@@ -1,0 +1,24 @@
+"""Defines what a plan is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.models import FetchedModel
+from embedserve_operator.state.observed import ObservedState
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """Holds what a plan is made from; nothing of it changes while the plan is made."""
+
+    observed: ObservedState
+    spec: EmbeddingServiceSpec
+    """The spec to carry out: that of the resource, or the same with the model that is served, where a change of the
+    model is refused or held.
+    """
+    settings: RenderSettings
+    fetched: FetchedModel | None = None
+    """What Jobs have found out about the model that the spec declares, before its pods report anything."""
