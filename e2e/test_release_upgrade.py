@@ -68,13 +68,24 @@ def is_seen(found: Object) -> bool:
     return "embedserve.dev/generation" in annotations and not annotations.get(UPGRADE)
 
 
+def list_deployments(services: list[Service]) -> list[Object]:
+    """The Deployments of all services, as they are at one moment: of several requests the first may see a service
+    whose turn is over when the next one sees another service in its turn.
+    """
+    names = ",".join(service.name for service in services)
+    words = ("deployments", "--namespace", services[0].namespace)
+    found = services[0].kubectl.get(*words, "--selector", f"embedserve.dev/service in ({names})")
+    assert found is not None
+    return list(found["items"])
+
+
 def wait_upgraded(services: list[Service]) -> int:
     """Wait until the upgrade is over for all services; return the most that were seen to roll at a time."""
     most = 0
 
     def all_are_upgraded() -> bool:
         nonlocal most
-        found = [deployment(service) for service in services]
+        found = list_deployments(services)
         most = max(most, sum(is_rolling(one) for one in found))
         waiting = [service for service in services if condition(service.get(), "Upgrading") is not None]
         return not waiting and all(is_seen(one) for one in found)
