@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_in
 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 from embedserve_runtime.engines.torch.parameters import Parameters
@@ -90,7 +90,7 @@ import torch
 from safetensors.numpy import save_file
 
 from embedserve_runtime.forward.cosines import compute_cosines
-from embedserve_runtime.engines.base import PackedBatch
+from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import copy_to_device
 from embedserve_runtime.engines.torch.fused import eight_bit_layers
 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
