@@ -20,6 +20,21 @@ from tests.support.differences import find_differences
 MIB = 2**20
 WANT = "448Mi"
 """For the model of `REPORT`, of 91 MB."""
+PLANNED = {
+    **REPORT,
+    "memory": {
+        "fixedBytes": 250 * MIB,
+        "loadingBytes": 13 * MIB,
+        "batchBytes": 16 * MIB,
+        "tokenBytes": 20_000,
+        "scoreBytes": 0,
+        "longTokenBytes": 0,
+        "resultNumbers": 384,
+        "maxLength": 256,
+    },
+}
+"""The same with the plan that the runtime makes of it."""
+LIMIT = "640Mi"
 
 
 def deployment(plan: Plan) -> dict[str, Any]:
@@ -118,6 +133,38 @@ def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
         f"{DEPLOYMENT}.spec.template.metadata.annotations.embedserve.dev/model": canonical(reported),
         f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
     }
+
+
+def test_where_the_runtime_has_planned_the_memory_it_is_request_and_limit() -> None:
+    cluster = succeeded(started(Cluster(resource(cached()))), {"model": PLANNED})
+    want = {"limits": {"memory": LIMIT}, "requests": {"memory": LIMIT}}
+    assert template(cluster)["spec"]["containers"][0]["resources"] == want
+    later = cluster.applied().rolled_out(report=PLANNED).applied().published()
+    assert template(later) == template(cluster), "what the pods report changes nothing"
+    larger = later.changed(cached(batching={"maxBatchTokens": 16_384}))
+    assert template(larger)["spec"]["containers"][0]["resources"]["limits"] == {"memory": "1216Mi"}
+
+
+def test_pods_that_were_made_without_a_plan_are_not_restarted_by_one() -> None:
+    before = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 1_024})).applied()
+    planned = before.rolled_out(report=PLANNED).applied().published()
+    assert template(planned) == template(before)
+    assert requests(planned.changed(hub_spec(REPO, batching={"maxBatchTokens": 2_048}))) == {"memory": LIMIT}
+
+
+def test_the_plan_is_kept_while_no_pod_tells_it() -> None:
+    changed = Cluster(resource(hub_spec(REPO))).applied().rolled_out(report=PLANNED).applied().published()
+    planned = changed.changed(hub_spec(REPO, batching={"maxBatchTokens": 1024})).applied()
+    gone = planned.rolled_out(report=PLANNED).published().started()
+    later = gone.changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
+    assert requests(later) == {"memory": LIMIT}
+
+
+@pytest.mark.parametrize("field", ["limits", "requests"])
+def test_what_the_user_says_of_memory_counts_for_a_planned_model_too(field: str) -> None:
+    given = {field: {"memory": "8Gi"}}
+    cluster = succeeded(started(Cluster(resource(cached(resources=given)))), {"model": PLANNED})
+    assert template(cluster)["spec"]["containers"][0]["resources"] == given
 
 
 def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:

@@ -158,6 +158,27 @@ class JobStatus(Model):
     """When it succeeded."""
 
 
+class ModelMemoryStatus(Model):
+    """What the model takes in the memory of a pod on CPUs, from which the pods' memory is computed."""
+
+    fixed_bytes: int
+    """The process, the weights, tables and the tokenizer."""
+    loading_bytes: int
+    """What loading takes besides, for a moment."""
+    batch_bytes: int
+    """What a batch takes, however small it is."""
+    token_bytes: int
+    """For each token of a batch."""
+    score_bytes: int
+    """For the attention scores of texts of up to 512 tokens, in each batch."""
+    long_token_bytes: int
+    """For each token of a longer text."""
+    result_numbers: int
+    """The numbers of one input's result."""
+    max_length: int
+    """The tokens of the longest text that the model takes."""
+
+
 class FetchStatus(JobStatus):
     """How the model that the spec asks for comes into the cache."""
 
@@ -184,6 +205,8 @@ class FetchStatus(JobStatus):
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     fetch did not say."""
+    memory: ModelMemoryStatus | None = None
+    """What it takes in memory; absent where that cannot be planned, or the fetch did not say."""
     needs_export: bool | None = None
     """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""
 

@@ -80,12 +80,12 @@ def build_runtime_container(
     *,
     read_only: bool = False,
     keeps_kernels: bool = False,
-    memory: str | None = None,
+    memory: Manifest | None = None,
 ) -> Manifest:
     """Return the container that serves the model, from a volume that it cannot write with `read_only`.
 
     `keeps_kernels` makes an exception for the folder of compiled kernels, where there is an accelerator to
-    compile for. `memory` is the request where the user gives none.
+    compile for. `memory` is what its resources have where the user gives no memory.
     """
     container = _build_container(RUNTIME, "serve", spec, settings, read_only=read_only)
     if keeps_kernels and find_accelerators(spec, settings) is not None:
@@ -151,7 +151,7 @@ def _build_container(
 
 
 def _build_resources(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool, memory: str | None = None
+    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool, memory: Manifest | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return the user's resources, completed by the class's whole CPUs, the memory that the model needs, and
     the accelerators.
@@ -165,8 +165,8 @@ def _build_resources(
         cpus = cpus * asked[1] if is_whole else None
     if cpus is not None and "cpu" not in requests and "cpu" not in limits:
         requests["cpu"] = cpus
-    if memory is not None:
-        requests["memory"] = memory
+    limits.update((memory or {}).get("limits", {}))
+    requests.update((memory or {}).get("requests", {}))
     if accelerated and asked is not None:
         name, count = asked
         limits[name] = requests[name] = count

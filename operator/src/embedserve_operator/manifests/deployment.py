@@ -19,7 +19,7 @@ from embedserve_operator.manifests.containers import (
     build_runtime_container,
     build_task_container,
 )
-from embedserve_operator.manifests.memory import choose_memory_request
+from embedserve_operator.manifests.memory import build_memory_resources, format_model_memory
 from embedserve_operator.manifests.mesh import build_mesh_annotations
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
@@ -29,6 +29,7 @@ from embedserve_operator.manifests.metadata import (
     IMMEDIATE_FIELDS,
     MODEL_BYTES,
     MODEL_FIELDS,
+    MODEL_MEMORY,
     SCALED_BY,
     SETTINGS,
     SPACE_LABEL,
@@ -54,7 +55,7 @@ from embedserve_operator.manifests.volume import (
     build_volume_labels,
 )
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.resource import Resource
 
 _STOP_MARGIN_SECONDS = 5
@@ -78,14 +79,14 @@ def build_deployment(
     *,
     space: str | None,
     report: ModelReport | None = None,
-    model_bytes: int | None = None,
+    model_size: ModelSize | None = None,
     followed: str | None = None,
 ) -> Manifest:
     """Return the Deployment of a revision.
 
     `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
     the template would restart the pods. `report` is what a Job has found out about the model on the volume.
-    `model_bytes` is the size of the model's files, if the pods are to be made for it. `followed` says how far the
+    `model_size` is that of the model, if the pods are to be made for it. `followed` says how far the
     Deployment has followed a manifest that asks for another model; where the manifest asks for this one it is None,
     or empty to take back what was written before.
     """
@@ -95,7 +96,7 @@ def build_deployment(
     meta["annotations"] = {
         DECLARATION: build_declaration(spec),
         **({SCALED_BY: "autoscaler"} if replicas is None else {}),
-        **({MODEL_BYTES: str(model_bytes)} if model_bytes is not None else {}),
+        **({} if model_size is None else _format_model_size(model_size)),
     }
     made = add_fingerprint(
         {
@@ -109,7 +110,7 @@ def build_deployment(
                 "revisionHistoryLimit": 0,
                 "selector": {"matchLabels": build_selector(resource, revision)},
                 "strategy": _build_strategy(find_hardware_class(spec, pods.settings), pods.volume),
-                "template": build_pod_template(pods, report=report, model_bytes=model_bytes),
+                "template": build_pod_template(pods, report=report, model_size=model_size),
             },
         }
     )
@@ -157,7 +158,9 @@ def format_settings(spec: EmbeddingServiceSpec) -> str:
     return canonical({key: value for key, value in spec.as_wire().items() if key not in others})
 
 
-def build_pod_template(pods: PodInputs, *, report: ModelReport | None, model_bytes: int | None) -> Manifest:
+def build_pod_template(
+    pods: PodInputs, *, report: ModelReport | None, model_size: ModelSize | None
+) -> Manifest:
     """Return the pod template with its own hash, which tells pods of an older template apart."""
     spec = pods.spec
     template: Manifest = {
@@ -168,7 +171,7 @@ def build_pod_template(pods: PodInputs, *, report: ModelReport | None, model_byt
                 **build_volume_labels(pods.volume),
             }
         },
-        "spec": _build_pod_spec(pods, memory=choose_memory_request(spec, pods.settings, model_bytes)),
+        "spec": _build_pod_spec(pods, memory=build_memory_resources(spec, pods.settings, model_size)),
     }
     given: Manifest = {**build_mesh_annotations(spec, pods.settings), **(spec.pod.annotations or {})}
     if report is not None:
@@ -187,7 +190,7 @@ def read_template_hash(manifest: Manifest) -> str:
     return str(manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH])
 
 
-def _build_pod_spec(pods: PodInputs, *, memory: str | None) -> Manifest:
+def _build_pod_spec(pods: PodInputs, *, memory: Manifest) -> Manifest:
     spec, settings, volume = pods.spec, pods.settings, pods.volume
     selector = build_selector(pods.resource, pods.revision)
     place = build_placement(spec, settings, selector, runtime_class=pods.runtime_class)
@@ -225,6 +228,12 @@ def _build_init_containers(pods: PodInputs) -> Manifest:
     return {"initContainers": [build_task_container(pods, FETCH, read_only=pods.volume is not None)]}
 
 
+def _format_model_size(size: ModelSize) -> dict[str, str]:
+    """Return the annotations that say for which size of the model the pod template was made."""
+    planned = {} if size.memory is None else {MODEL_MEMORY: canonical(format_model_memory(size.memory))}
+    return {MODEL_BYTES: str(size.file_bytes), **planned}
+
+
 def format_report(report: ModelReport) -> Manifest:
     """Return a report in the form that the runtime writes."""
     found = {
@@ -238,6 +247,7 @@ def format_report(report: ModelReport) -> Manifest:
         "licence": report.licence,
         "outputs": list(report.outputs) or None,
         "guessesPooling": report.guesses_pooling or None,
+        "memory": None if report.memory is None else format_model_memory(report.memory),
     }
     return {key: value for key, value in found.items() if value is not None}
 

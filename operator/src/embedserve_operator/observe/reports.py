@@ -12,7 +12,7 @@ from pydantic import StrictStr
 
 from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Number, Text, View
 from embedserve_operator.state.jobs import ConversionReport, VariantReport
-from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.models import ModelMemory, ModelReport
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 
@@ -20,6 +20,19 @@ _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 def is_reason(word: str) -> bool:
     """Return whether a word has the form of a reason."""
     return _REASON.match(word) is not None
+
+
+class ReportedMemory(View):
+    """Holds what a fetch says about the memory that its model takes."""
+
+    fixed_bytes: Count
+    loading_bytes: Count
+    batch_bytes: Count
+    token_bytes: Count
+    score_bytes: Count
+    long_token_bytes: Count
+    result_numbers: Count
+    max_length: Count
 
 
 class ReportedModel(View):
@@ -37,6 +50,7 @@ class ReportedModel(View):
     needs_export: Flag
     onnx_outputs: Maybe[Items[StrictStr]]
     guesses_pooling: Flag
+    memory: Maybe[ReportedMemory]
 
 
 class ReportedVariant(View):
@@ -92,7 +106,15 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
         onnx_outputs=reported.onnx_outputs,
         guesses_pooling=reported.guesses_pooling,
         former_vector_space=reported.former_vector_space or None,
+        memory=None if reported.memory is None else read_memory(reported.memory),
     )
+
+
+def read_memory(reported: ReportedMemory) -> ModelMemory | None:
+    """Return what a model takes in memory; None where the report does not say."""
+    memory = ModelMemory(**{name: getattr(reported, name) for name in ReportedMemory.model_fields})
+    # Without one of these it is no plan, and less would be asked for than the model needs.
+    return memory if memory.fixed_bytes and memory.token_bytes and memory.max_length else None
 
 
 def read_conversion_report(reported: ReportedConversion) -> ConversionReport:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from embedserve_operator.kube.views.objects import find_condition
 from embedserve_operator.kube.views.workloads import (
     AutoscalerStatus,
@@ -15,6 +17,7 @@ from embedserve_operator.manifests.metadata import (
     FOLLOWED,
     GENERATION,
     MODEL_BYTES,
+    MODEL_MEMORY,
     REPLACED_AT,
     REVISION_LABEL,
     SCALED_BY,
@@ -24,6 +27,8 @@ from embedserve_operator.manifests.metadata import (
     UPGRADE,
 )
 from embedserve_operator.observe.pods import read_annotated_report, read_mounted_config_map
+from embedserve_operator.observe.reports import ReportedMemory, read_memory
+from embedserve_operator.state.models import ModelSize
 from embedserve_operator.state.upgrades import UpgradePhase
 from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
@@ -31,7 +36,6 @@ from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 def read_deployment(deployment: Deployment) -> DeploymentState:
     """Return the state of a Deployment."""
     metadata, template, status = deployment.metadata, deployment.spec.template, deployment.status
-    size = metadata.annotations.get(MODEL_BYTES, "")
     generation = metadata.annotations.get(GENERATION, "")
     return DeploymentState(
         name=metadata.name,
@@ -56,9 +60,17 @@ def read_deployment(deployment: Deployment) -> DeploymentState:
         is_stuck=_is_stuck(status),
         replaced_at=metadata.annotations.get(REPLACED_AT, ""),
         report=read_annotated_report(template.metadata),
-        model_bytes=int(size) if size.isdecimal() else None,
+        model_size=_read_model_size(metadata.annotations),
         runtime_class=template.spec.runtime_class_name or None,
     )
+
+
+def _read_model_size(annotations: Mapping[str, str]) -> ModelSize | None:
+    count = annotations.get(MODEL_BYTES, "")
+    if not count.isdecimal():
+        return None
+    planned = ReportedMemory.parse_json(annotations.get(MODEL_MEMORY, ""))
+    return ModelSize(int(count), read_memory(planned))
 
 
 def _find_creation_problem(status: DeploymentStatus) -> str:

@@ -45,7 +45,7 @@ def render_revision(inputs: PlanInput) -> RevisionManifests:
             replace(pods, runtime_class=template.runtime_class),
             space=find_vector_space(inputs, revision),
             report=report,
-            model_bytes=template.model_bytes,
+            model_size=template.model_size,
             # An annotation that is merely left out would not be a reason to write the Deployment.
             followed="" if deployment is not None and deployment.followed is not None else None,
         )
@@ -106,7 +106,7 @@ def _render_earlier(
             replace(pods, runtime_class=template.runtime_class),
             space=space,
             report=deployment.report,
-            model_bytes=template.model_bytes,
+            model_size=template.model_size,
             followed=served.followed,
         )
 

@@ -18,15 +18,15 @@ from embedserve_operator.manifests.placement import find_runtime_class
 from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.vector_spaces import find_model_report
-from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.workloads import DeploymentState
 
 
 class TemplateInputs(NamedTuple):
     """Holds what decides a pod template besides the spec and the settings."""
 
-    model_bytes: int | None
-    """Size of the model's files; None as long as it is not known."""
+    model_size: ModelSize | None
+    """Size of the model; None as long as it is not known."""
     runtime_class: str | None
     """RuntimeClass of the hardware class; None where the cluster has none of its name."""
 
@@ -45,13 +45,14 @@ def build_deployment_for_inputs(
     present_class = find_runtime_class(pods.spec, inputs.settings, inputs.observed.cluster)
     before = None
     if deployment is not None:
-        before = TemplateInputs(deployment.model_bytes, _choose_runtime_class(deployment, present_class))
+        before = TemplateInputs(deployment.model_size, _choose_runtime_class(deployment, present_class))
         manifest = build_for(before)
         if read_template_hash(manifest) == deployment.template_hash:
             return manifest
-    size = report.size_bytes if report is not None else None
-    size = size or find_model_size(inputs, pods.revision)
-    size = size or (before.model_bytes if before is not None else None)
+    size = _read_size(report) or find_model_size(inputs, pods.revision)
+    if size is None or size.memory is None:
+        # What is published has the size of the files alone.
+        size = (before.model_size if before is not None else None) or size
     return build_for(TemplateInputs(size, present_class))
 
 
@@ -63,16 +64,25 @@ def _choose_runtime_class(deployment: DeploymentState, present: str | None) -> s
     return deployment.runtime_class if is_of_use else present
 
 
-def find_model_size(inputs: PlanInput, revision: str) -> int | None:
-    """Return the size of the files of a revision's model: what its pods report, or else what was published."""
-    report = find_model_report(inputs, revision)
-    if report is not None and report.size_bytes is not None:
-        return report.size_bytes
+def find_model_size(inputs: PlanInput, revision: str) -> ModelSize | None:
+    """Return the size of a revision's model: what its pods report, or else what was published."""
+    return _read_size(find_model_report(inputs, revision)) or _read_published_size(inputs, revision)
+
+
+def _read_size(report: ModelReport | None) -> ModelSize | None:
+    if report is None or report.size_bytes is None:
+        return None
+    return ModelSize(report.size_bytes, report.memory)
+
+
+def _read_published_size(inputs: PlanInput, revision: str) -> ModelSize | None:
     status = inputs.observed.resource.status
     space, rollout, model = status.vector_space, status.rollout, status.model
     if space is not None and space.revision == revision and model is not None:
-        return model.size_bytes
-    if rollout is not None and rollout.revision == revision:
-        return rollout.size_bytes
-    earlier = space.previous if space is not None else ()
-    return next((previous.size_bytes for previous in earlier if previous.revision == revision), None)
+        file_bytes = model.size_bytes
+    elif rollout is not None and rollout.revision == revision:
+        file_bytes = rollout.size_bytes
+    else:
+        earlier = space.previous if space is not None else ()
+        file_bytes = next((previous.size_bytes for previous in earlier if previous.revision == revision), None)
+    return None if file_bytes is None else ModelSize(file_bytes)

@@ -161,7 +161,7 @@ def _find_replaced_deployments(
             continue
         before = published.get(space)
         dimensions, report = find_dimensions(inputs, revision), find_model_report(inputs, revision)
-        size = report.size_bytes if report is not None else deployment.model_bytes
+        size = report.size_bytes if report is not None else deployment.file_bytes
         if before is not None:
             dimensions, size = dimensions or before.dimensions, size or before.size_bytes
         previous_spaces.append(PreviousVectorSpace(space, revision, dimensions, size, replaced_at))

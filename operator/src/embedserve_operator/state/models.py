@@ -6,6 +6,36 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Holds what a model takes in the memory of a pod that serves it on CPUs, as the runtime reports it."""
+
+    fixed_bytes: int
+    """The process, the weights, tables and the tokenizer."""
+    loading_bytes: int
+    """What loading takes besides, for a moment."""
+    batch_bytes: int
+    """What a batch takes, however small it is."""
+    token_bytes: int
+    """For each token of a batch."""
+    score_bytes: int
+    """For the attention scores of texts of up to 512 tokens, in each batch."""
+    long_token_bytes: int
+    """For each token of a longer text."""
+    result_numbers: int
+    """The numbers of one input's result."""
+    max_length: int
+    """The tokens of the longest text that the model takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """Holds how large a model is: its files, and what it takes in memory where the runtime has planned that."""
+
+    file_bytes: int
+    memory: ModelMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelReport:
     """Holds what a pod's fetch container reported about the model that it put into the store."""
 
@@ -26,6 +56,8 @@ class ModelReport:
     former_vector_space: str | None = None
     """What releases before `vs2-` called the same vector space; None where they had another one, or nothing was
     reported."""
+    memory: ModelMemory | None = None
+    """What the model takes in memory; None where it is not known, or the runtime reports none."""
     needs_export: bool = False
     """Whether the model belongs to no family of the runtime: its outputs are known only after it was exported.
     """

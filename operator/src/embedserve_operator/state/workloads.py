@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.upgrades import UpgradePhase
 
 
@@ -50,10 +50,15 @@ class DeploymentState:
     """When the Service switched from this model to another one; empty if it did not."""
     report: ModelReport | None = None
     """What a Job reported about the model, as its pod template says."""
-    model_bytes: int | None = None
-    """Size of the model's files that its pod template was made for."""
+    model_size: ModelSize | None = None
+    """Size of the model that its pod template was made for."""
     runtime_class: str | None = None
     """RuntimeClass of its pods."""
+
+    @property
+    def file_bytes(self) -> int | None:
+        """Size of the model's files, where it is known."""
+        return self.model_size.file_bytes if self.model_size is not None else None
 
     @property
     def is_rolled_out(self) -> bool:

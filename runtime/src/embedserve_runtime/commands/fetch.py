@@ -6,12 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from embedserve_runtime.config import ModelSettings, RuntimeConfig
+from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.loading.model_sizes import find_model_sizes
+from embedserve_runtime.memory.report import describe_model_memory
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.exports import needs_export
 from embedserve_runtime.model.folder import read_model
 from embedserve_runtime.model.onnx_outputs import list_onnx_outputs
 from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.sources import LocatedModel, fetch_model, record_identity
 from embedserve_runtime.sources.progress import Progress
 from embedserve_runtime.store.kernel_cache import make_kernel_folder
@@ -33,7 +36,7 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
             card = read_card(located.folder, located.revision, config.model)
     if card is not None:
         record_identity(config.model, located, card.vector_space)
-    result = {"model": describe_fetched_model(card, located, config.model)}
+    result = {"model": describe_fetched_model(card, located, config)}
     write_termination_result(config.termination_log, result)
     out.write(json.dumps(result, indent=2) + "\n")
     return 0
@@ -48,14 +51,14 @@ def _is_exported_elsewhere(settings: ModelSettings, located: LocatedModel) -> bo
 
 
 def describe_fetched_model(
-    card: ModelCard | None, located: LocatedModel, settings: ModelSettings
+    card: ModelCard | None, located: LocatedModel, config: RuntimeConfig
 ) -> Mapping[str, Any]:
     """Describe a fetched model as the operator reads it, for its status fields.
 
     card: None for a model that has yet to be exported; the export describes the rest.
     """
     source = {
-        "source": settings.source,
+        "source": config.model.source,
         "revision": located.revision,
         "licence": located.licence,
         "digest": f"sha256:{located.digest}" if located.digest else None,
@@ -63,6 +66,7 @@ def describe_fetched_model(
     }
     if card is None:
         return {**source, "needsExport": True}
+    sizes, _, _ = find_model_sizes(card, ModelTensors(located.folder), config)
     return {
         **source,
         "dimensions": card.pipeline.dimensions,
@@ -71,4 +75,5 @@ def describe_fetched_model(
         "outputs": card.output_names,
         "onnxOutputs": list_onnx_outputs(card),
         "guessesPooling": card.guesses_pooling,
+        "memory": describe_model_memory(sizes, card.max_length),
     }
