@@ -99,6 +99,22 @@ def test_two_services_on_one_claim_fetch_once_and_convert_once(
     assert precision_of(first, client) == "int8", "it is what answers"
 
 
+def test_pods_ask_for_the_memory_that_was_planned_and_serve_all_that_was_wanted_in_it(
+    service: MakeService, shared: str, client: ClientPod
+) -> None:
+    planned = service("planned")
+    planned.apply(on_store(shared, servedModelName="planned"))
+    status = planned.wait_serving()["status"]
+    (pod,) = planned.pods()
+    (container,) = [one for one in pod["spec"]["containers"] if one["name"] == "runtime"]
+    amount = container["resources"]["limits"]["memory"]
+    assert container["resources"]["requests"]["memory"] == amount
+    memory = got(client, f"{status['endpoint']['url']}/info")["memory"]
+    assert memory["limit_bytes"] == int(amount.removesuffix("Mi")) * 2**20
+    assert memory["planned_bytes"] <= memory["limit_bytes"]
+    assert memory["lowered"] == []
+
+
 def precision_of(service: Service, client: ClientPod) -> str:
     """What the service says of how it runs its model."""
     said = got(client, f"{service.get()['status']['endpoint']['url']}/info")

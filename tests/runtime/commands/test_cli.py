@@ -37,6 +37,9 @@ def test_fetch_prints_and_leaves_what_it_fetched(
     assert (model["source"], model["dimensions"]) == (REPOSITORY, 384)
     assert model["digest"].startswith("sha256:")
     assert model["outputs"] == ["dense", "hidden"]
+    memory = model["memory"]
+    assert memory["fixedBytes"] > memory["loadingBytes"] > 0
+    assert (memory["resultNumbers"], memory["maxLength"]) == (384, 256)
     # The same model from its folder has the same identity.
     assert main(["inspect", "--json", str(tmp_path / "repositories" / REPOSITORY / "main")]) == 0
     assert json.loads(capsys.readouterr().out)["vectorSpace"] == model["vectorSpace"]
