@@ -20,7 +20,7 @@ from embedserve_operator.manifests.runtime_config import (
     STORE_PATH,
     VOLUME_PATH,
 )
-from embedserve_operator.manifests.volume import VOLUME
+from embedserve_operator.manifests.volume import TMP_VOLUME, VOLUME
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.jobs import JobTask
 
@@ -129,7 +129,7 @@ def _build_container(
     mounts: list[Manifest] = [
         {"name": CONFIG_VOLUME, "mountPath": CONFIG_PATH, "readOnly": True},
         {"name": VOLUME, "mountPath": STORE_PATH, **({"readOnly": True} if read_only else {})},
-        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": TMP_VOLUME, "mountPath": "/tmp"},
     ]
     if not spec.model.source.is_remote:
         mounts.append({"name": "source", "mountPath": VOLUME_PATH, "readOnly": True})

@@ -48,6 +48,8 @@ from embedserve_operator.manifests.runtime_config import (
     compute_grace_seconds,
 )
 from embedserve_operator.manifests.volume import (
+    TMP_VOLUME,
+    VOLUME,
     ModelVolume,
     add_colocation,
     build_group_context,
@@ -58,6 +60,8 @@ from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.resource import Resource
 
+LOCAL_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+"""The annotation that names volumes which may be lost (FAQ of the cluster autoscaler)."""
 _STOP_MARGIN_SECONDS = 5
 """The time beyond drain and grace, so that the kubelet kills only what no longer obeys."""
 
@@ -173,7 +177,11 @@ def build_pod_template(
         },
         "spec": _build_pod_spec(pods, memory=build_memory_resources(spec, pods.settings, model_size)),
     }
-    given: Manifest = {**build_mesh_annotations(spec, pods.settings), **(spec.pod.annotations or {})}
+    given: Manifest = {
+        **_build_eviction_annotations(pods),
+        **build_mesh_annotations(spec, pods.settings),
+        **(spec.pod.annotations or {}),
+    }
     if report is not None:
         # Pods that fetch nothing cannot report the model themselves.
         given[FETCHED] = canonical(format_report(report))
@@ -183,6 +191,16 @@ def build_pod_template(
         TEMPLATE_HASH: short_hash([template, given]),
     }
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
+
+
+def _build_eviction_annotations(pods: PodInputs) -> Manifest:
+    """Return what lets the cluster autoscaler take a node away although pods keep files on it.
+
+    It leaves nodes with such pods alone unless it is told for each volume that it may be lost. Ours may: the next pod
+    fetches the model again. The user's own volumes are the user's to name.
+    """
+    volumes = [TMP_VOLUME] if pods.volume is not None else [VOLUME, TMP_VOLUME]
+    return {LOCAL_VOLUMES: ",".join(volumes)}
 
 
 def read_template_hash(manifest: Manifest) -> str:
@@ -290,7 +308,7 @@ def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolu
     volumes: list[Manifest] = [
         {"name": CONFIG_VOLUME, "configMap": {"name": config}},
         build_pod_volume(volume),
-        {"name": "tmp", "emptyDir": {}},
+        {"name": TMP_VOLUME, "emptyDir": {}},
     ]
     source = spec.model.source
     if source.volume is not None:

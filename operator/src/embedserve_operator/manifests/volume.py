@@ -18,6 +18,7 @@ from embedserve_operator.manifests.placement import HOSTNAME, list_terms
 from embedserve_operator.state.resource import Resource
 
 VOLUME = "models"
+TMP_VOLUME = "tmp"
 
 
 @dataclass(frozen=True, slots=True)
