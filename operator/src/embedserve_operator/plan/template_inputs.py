@@ -84,5 +84,7 @@ def _read_published_size(inputs: PlanInput, revision: str) -> ModelSize | None:
         file_bytes = rollout.size_bytes
     else:
         earlier = space.previous if space is not None else ()
-        file_bytes = next((previous.size_bytes for previous in earlier if previous.revision == revision), None)
+        file_bytes = next(
+            (previous.size_bytes for previous in earlier if previous.revision == revision), None
+        )
     return None if file_bytes is None else ModelSize(file_bytes)

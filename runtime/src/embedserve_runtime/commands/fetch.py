@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from embedserve_runtime.config import RuntimeConfig
+from embedserve_runtime.config import ModelSettings, RuntimeConfig
 from embedserve_runtime.loading.model_sizes import find_model_sizes
 from embedserve_runtime.memory.report import describe_model_memory
 from embedserve_runtime.model.card import ModelCard
