@@ -1,4 +1,6 @@
-"""Holds the values that a forward pass takes and returns, without engine libraries and without models.
+"""Holds the inputs of a forward pass with its results.
+
+No engine library is known here, nor a model.
 
 arrays    types of arrays
 batch     sequences of token ids, packed into one batch
