@@ -24,7 +24,7 @@ from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -51,7 +51,7 @@ class NullApplication:
         self.metrics = metrics.requests
         readiness = Readiness()
         readiness.open(
-            EmbeddingService(
+            InferenceService(
                 ServedModel(build_card(dimensions=DIMENSIONS), limits, [runner.engine]),
                 build_tiny_tokenizer(),
                 self.dispatcher,

@@ -22,7 +22,7 @@ from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -38,7 +38,7 @@ class InProcessServer:
     def __init__(
         self,
         app: FastAPI,
-        service: EmbeddingService,
+        service: InferenceService,
         context: ServerContext,
         dispatcher: Dispatcher,
         metrics: Metrics,
@@ -88,7 +88,7 @@ async def serve_in_process(
         clock=clock,
         observer=metrics,
     )
-    service = EmbeddingService(
+    service = InferenceService(
         ServedModel(card, limits, [runner.engine]),
         TextTokenizer.from_card(card) if model else build_tiny_tokenizer(card.max_length),
         dispatcher,

@@ -103,9 +103,9 @@ def test_its_call_gets_the_heads_of_the_joint_product_and_the_bounds_of_the_sequ
     lengths = (5, 1, 9)
     packed = PackedBatch.pack([np.zeros(length, dtype=np.int32) for length in lengths])
     batch = copy_to_device(packed, torch.device("cpu")).with_bounds(packed.max_seqlen)
-    joint = torch.randn((15, 8 * 64), generator=torch.Generator().manual_seed(0))
-    got = FlashAttention(PLAIN)(joint, batch)
-    heads = joint.view(15, 8, 64)
+    qkv = torch.randn((15, 8 * 64), generator=torch.Generator().manual_seed(0))
+    got = FlashAttention(PLAIN)(qkv, batch)
+    heads = qkv.view(15, 8, 64)
     rows = []
     for start, end in pairwise(packed.cu_seqlens.tolist()):
         query = heads[start:end, :4]

@@ -74,9 +74,9 @@ def test_no_input_of_the_norm_takes_a_column_beyond_its_bound(
     assert float((reached / bounds).min()) > 0.5, "the bound is of no use"
 
 
-def attended(joint: Linear, rows: Tensor, weights: Tensor) -> Tensor:
+def attended(qkv_proj: Linear, rows: Tensor, weights: Tensor) -> Tensor:
     """Averages of the values, (tokens, heads * head size). weights: (heads, tokens, tokens)."""
-    values = joint(rows)[:, QUERIES + KEYS :].view(len(rows), 2, 8)
+    values = qkv_proj(rows)[:, QUERIES + KEYS :].view(len(rows), 2, 8)
     of_heads = values.repeat_interleave(2, dim=1)
     return torch.einsum("hqk,khd->qhd", weights, of_heads).flatten(1)
 
@@ -94,39 +94,41 @@ def test_scaled_and_shifted_values_give_the_same_output_and_fit_into_e4m3(
 ) -> None:
     source = torch.Generator().manual_seed(1)
     norm = norm_of(norm_kind, source)
-    joint = linear_of(QUERIES + 2 * KEYS, WIDTH, source, bias=bias)
+    qkv_proj = linear_of(QUERIES + 2 * KEYS, WIDTH, source, bias=bias)
     output = linear_of(WIDTH, QUERIES, source, bias=bias)
-    rows = norm(torch.cat([furthest(norm, joint.weight), torch.randn((20, WIDTH), generator=source)]))
+    rows = norm(torch.cat([furthest(norm, qkv_proj.weight), torch.randn((20, WIDTH), generator=source)]))
     # Each query looks at one key nearly alone: averages are as far from each other as values.
     weights = torch.softmax(20 * torch.randn((4, len(rows), len(rows)), generator=source), dim=2)
-    want = output(attended(joint, rows, weights))
+    want = output(attended(qkv_proj, rows, weights))
 
-    folded = FoldedValues.fold(joint, output, FORM, norm, kind)
-    first = attended(folded.joint, rows, weights)
+    folded = FoldedValues.fold(qkv_proj, output, FORM, norm, kind)
+    first = attended(folded.qkv_proj, rows, weights)
     torch.testing.assert_close(folded.output(first), want, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(folded.joint(rows)[:, : QUERIES + KEYS], joint(rows)[:, : QUERIES + KEYS])
+    torch.testing.assert_close(
+        folded.qkv_proj(rows)[:, : QUERIES + KEYS], qkv_proj(rows)[:, : QUERIES + KEYS]
+    )
 
-    of_joint, of_output = folded.compute_shifts(first)
-    centred = shifted(folded.joint, of_joint)
+    of_qkv, of_output = folded.compute_shifts(first)
+    centred = shifted(folded.qkv_proj, of_qkv)
     second = attended(centred, rows, weights)
     torch.testing.assert_close(shifted(folded.output, of_output)(second), want, rtol=1e-4, atol=1e-4)
     means = second.mean(dim=0).view(2, 2, 8).mean(dim=1)
     assert float(means.abs().max()) < 1e-3 * float(second.abs().max())
-    for one in (folded.joint, centred):
+    for one in (folded.qkv_proj, centred):
         values = one(rows)[:, QUERIES + KEYS :].abs().max()
         assert 0.05 * MAX_VALUE[EightBit.FP8] < values < FIRST_TOO_LARGE
 
 
 def test_no_digit_of_a_weight_in_16_bit_changes() -> None:
     source = torch.Generator().manual_seed(1)
-    joint, output = (
+    qkv_proj, output = (
         Linear(one.weight.bfloat16(), None)
         for one in (
             linear_of(QUERIES + 2 * KEYS, WIDTH, source, bias=False),
             linear_of(WIDTH, QUERIES, source, bias=False),
         )
     )
-    folded = FoldedValues.fold(joint, output, FORM, norm_of(NormKind.LAYER, source), EightBit.INT8)
-    for before, after in ((joint, folded.joint), (output, folded.output)):
+    folded = FoldedValues.fold(qkv_proj, output, FORM, norm_of(NormKind.LAYER, source), EightBit.INT8)
+    for before, after in ((qkv_proj, folded.qkv_proj), (output, folded.output)):
         (digits, _), (want, _) = torch.frexp(after.weight), torch.frexp(before.weight.float())
         torch.testing.assert_close(digits, want, rtol=0, atol=0)

@@ -18,7 +18,7 @@ from embedserve_runtime.runners.fp32_fallback import (
     FP32Fallback,
     add_fallback,
     find_not_finite,
-    limit_places,
+    limit_indices,
 )
 from embedserve_runtime.runners.protocol import AsyncBatchRunner
 from tests.runtime.pipelines.folders import embed, tokens_of
@@ -153,5 +153,5 @@ BOUNDS = {
 
 @pytest.mark.parametrize(("places", "lengths", "want"), BOUNDS.values(), ids=BOUNDS)
 def test_how_much_of_a_batch_is_run_again(places: list[int], lengths: list[int], want: list[int]) -> None:
-    bounded_to = limit_places(np.array(places, dtype=np.int32), np.array(lengths, dtype=np.int32))
+    bounded_to = limit_indices(np.array(places, dtype=np.int32), np.array(lengths, dtype=np.int32))
     assert bounded_to.tolist() == [*want]

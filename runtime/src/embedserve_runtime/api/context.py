@@ -24,7 +24,7 @@ from embedserve_runtime.api.errors import (
 from embedserve_runtime.api.json_limits import JsonBounds
 from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.current_client import get_client
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.telemetry.requests import FinishedRequest, RequestFacts, RequestMetrics
@@ -197,7 +197,7 @@ def get_server_context(request: Request) -> ServerContext:
     return cast(ServerContext, request.scope["app"].state.context)
 
 
-def get_service(request: Request) -> EmbeddingService:
+def get_service(request: Request) -> InferenceService:
     """Return the model's service. Raises NotReady while there is none."""
     return get_server_context(request).readiness.service()
 

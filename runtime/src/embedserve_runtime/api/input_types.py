@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, cast
 
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service import EmbeddingService, Role
+from embedserve_runtime.service import InferenceService, Role
 
 InputWord = Literal[
     "query",
@@ -130,8 +130,8 @@ def _check_task(card: ModelCard, word: InputWord) -> None:
 
 
 def select_service(
-    service: EmbeddingService, body: TypedBody, model_word: InputWord | None = None
-) -> EmbeddingService:
+    service: InferenceService, body: TypedBody, model_word: InputWord | None = None
+) -> InferenceService:
     """Return the service of the task that a body names, by a word of its inputs or the name of a prompt; else the one
     that is given. model_word: the word in the model's name."""
     if not service.other_tasks:

@@ -12,7 +12,7 @@ from embedserve_runtime.api.input_types import InputWord, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.tokenizing import Input, Side
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
     return RequestOptions(space if suffix is None else suffix, timeout, word)
 
 
-def check_header_options(context: RequestContext, service: EmbeddingService) -> None:
+def check_header_options(context: RequestContext, service: InferenceService) -> None:
     """Refuse a request for options in its headers. Raises InvalidInput, VectorSpaceMismatch."""
     space = read_request_options(context).vector_space
     if space is None or not service.card.serves_space(space):

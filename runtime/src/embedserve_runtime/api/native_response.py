@@ -31,7 +31,7 @@ from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
-from embedserve_runtime.service import EmbeddingService, EmbedResult
+from embedserve_runtime.service import EmbedResult, InferenceService
 
 FLOAT_DTYPES = (OutputDtype.FLOAT32, OutputDtype.FLOAT16)
 # In these precisions the length of a vector is lost, unless its scale is sent along or ranges are known.
@@ -75,7 +75,7 @@ class OutputFormat:
         return lambda vector: write_weights_by_text(vector, self.output_dtype, texts)
 
 
-def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
+def resolve_format(body: EncodeBody, service: InferenceService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
     output_dtype = body.dtype or OutputDtype.FLOAT32
     ranges = _read_ranges(body, output_dtype, service)
@@ -94,7 +94,7 @@ def resolve_format(body: EncodeBody, service: EmbeddingService) -> OutputFormat:
     )
 
 
-def _read_ranges(body: EncodeBody, output_dtype: OutputDtype, service: EmbeddingService) -> Ranges | None:
+def _read_ranges(body: EncodeBody, output_dtype: OutputDtype, service: InferenceService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
     return resolve_ranges(service.card, requested, output_dtype, body.dimensions, body.normalize)
@@ -138,7 +138,7 @@ def check_chunks(output_dtype: OutputDtype, ranges: Ranges | None) -> None:
 
 
 async def write_results(
-    output_format: OutputFormat, outputs: Output, service: EmbeddingService, embedded: EmbedResult
+    output_format: OutputFormat, outputs: Output, service: InferenceService, embedded: EmbedResult
 ) -> list[bytes]:
     """Write the members of the answer, one for each output."""
     members = []

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context
-from embedserve_runtime.service import EmbeddingService, Usage
+from embedserve_runtime.service import InferenceService, RequestUsage
 from embedserve_runtime.telemetry.requests import RequestFacts
 
 Header = tuple[bytes, bytes]
@@ -37,14 +37,14 @@ class BytesResponse(Response):
 
 
 def build_result_response(
-    request: Request, service: EmbeddingService, body: bytes, usage: Usage
+    request: Request, service: InferenceService, body: bytes, usage: RequestUsage
 ) -> BytesResponse:
     """Create the JSON answer of a request that the engine has run, and record its usage in the request's facts."""
     record_usage(get_context(request).facts, usage)
     return BytesResponse(body, headers=build_result_headers(service, usage))
 
 
-def build_result_headers(service: EmbeddingService, usage: Usage) -> tuple[Header, ...]:
+def build_result_headers(service: InferenceService, usage: RequestUsage) -> tuple[Header, ...]:
     """Return headers with the vector space, and TEI's counters and times in whole milliseconds."""
     timings = usage.timings
     total = b"%d" % (timings.total * 1000)
@@ -60,7 +60,7 @@ def build_result_headers(service: EmbeddingService, usage: Usage) -> tuple[Heade
     )
 
 
-def space_headers(service: EmbeddingService) -> tuple[Header, Header]:
+def space_headers(service: InferenceService) -> tuple[Header, Header]:
     """Return headers with the vector space, and with what computes its vectors."""
     return (
         (VECTOR_SPACE, service.card.vector_space.encode()),
@@ -68,7 +68,7 @@ def space_headers(service: EmbeddingService) -> tuple[Header, Header]:
     )
 
 
-def record_usage(facts: RequestFacts, usage: Usage) -> None:
+def record_usage(facts: RequestFacts, usage: RequestUsage) -> None:
     """Record the usage of an answer, for metrics, logs and traces."""
     timings = usage.timings
     facts.lengths = usage.lengths

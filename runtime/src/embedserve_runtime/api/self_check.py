@@ -10,7 +10,7 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.forward.outputs import Output, SparseVector
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service import EmbeddingService, EmbedQuery, Pair, ScoreQuery
+from embedserve_runtime.service import EmbedQuery, InferenceService, Pair, ScoreQuery
 
 # Of different lengths and scripts.
 PROBES = (
@@ -27,7 +27,7 @@ MAX_NORM_ERROR = 0.02
 MAX_SCORE_ERROR = 0.02
 
 
-async def find_problems(service: EmbeddingService) -> list[str]:
+async def find_problems(service: InferenceService) -> list[str]:
     """Find what is wrong with the vectors of some fixed texts. Raises any RequestError, among them NotFinite."""
     first, second = await _embed_probes(service, PROBES), await _embed_probes(service, PROBES[::-1])
     problems = []
@@ -41,7 +41,7 @@ async def find_problems(service: EmbeddingService) -> list[str]:
     return problems
 
 
-async def _embed_probes(service: EmbeddingService, texts: Sequence[str]) -> FloatArray:
+async def _embed_probes(service: InferenceService, texts: Sequence[str]) -> FloatArray:
     """Compute the model's main output as one row for each text."""
     output, size = service.card.main_output, service.card.pipeline.dimensions
     if output is Output.LOGITS:

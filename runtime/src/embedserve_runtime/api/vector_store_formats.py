@@ -48,10 +48,10 @@ def write_weights_by_text(
 ) -> bytes:
     """Write `{"number":1.8}`. Entries without a text are left out; of those with the same text the largest stays."""
     values = convert_weights(vector, output_dtype)
-    places: dict[str, int] = {}
-    for place, text in enumerate(texts(vector.indices)):
-        if text and (text not in places or values[place] > values[places[text]]):
-            places[text] = place
+    indices: dict[str, int] = {}
+    for index, text in enumerate(texts(vector.indices)):
+        if text and (text not in indices or values[index] > values[indices[text]]):
+            indices[text] = index
     written = format_numbers(values) if len(values) else []
-    items = (orjson.dumps(text) + b":" + written[place] for text, place in places.items())
+    items = (orjson.dumps(text) + b":" + written[index] for text, index in indices.items())
     return b"{" + b",".join(items) + b"}"

@@ -33,7 +33,7 @@ from embedserve_runtime.scheduling.calibration import (
 )
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -149,7 +149,7 @@ async def _measure_load(
 ) -> tuple[LoadResult, BatchCounter]:
     engines, batches = repeat_by_concurrency([runner]), BatchCounter()
     dispatcher = Dispatcher(engines, limits, clock=time.perf_counter, observer=batches)
-    service = EmbeddingService(
+    service = InferenceService(
         ServedModel(runner.card, limits, [runner.engine]), tokenizer, dispatcher, batching, time.perf_counter
     )
     try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from embedserve_runtime.scheduling.dispatcher import Observer
-from embedserve_runtime.service import EmbeddingService, EmbedQuery
+from embedserve_runtime.service import EmbedQuery, InferenceService
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class LoadResult:
 
 
 async def run_load(
-    service: EmbeddingService, texts: Sequence[str], *, clients: int, batch: int, seconds: float
+    service: InferenceService, texts: Sequence[str], *, clients: int, batch: int, seconds: float
 ) -> LoadResult:
     """Send the texts over and over, `batch` in a request, until the time is over; each client sends at least one
     request. Raises any RequestError."""

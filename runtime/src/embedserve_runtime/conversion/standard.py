@@ -61,8 +61,8 @@ def build_standard_model(
     packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)
     before = GraphWriter(stem=STEM)
-    places = _pack(before, has_types=has_types)
-    tail = _OutputTail(before.continue_later(), card, places)
+    token_indices = _pack(before, has_types=has_types)
+    tail = _OutputTail(before.continue_later(), card, token_indices)
     declared = [tail.write_output(name, heads) for name in outputs]
     model = onnx.ModelProto()
     model.CopyFrom(packed)
@@ -85,30 +85,30 @@ def build_standard_model(
 
 def _pack(graph: GraphWriter, *, has_types: bool) -> str:
     """Write the packed graph's inputs; gives the places of the tokens in the batch, int64 (tokens, 2)."""
-    places = graph.add("Transpose", graph.add("NonZero", MASK), perm=[1, 0])
+    token_indices = graph.add("Transpose", graph.add("NonZero", MASK), perm=[1, 0])
     first, second, minus_one = graph.add_integers(0), graph.add_integers(1), graph.add_integers(-1)
     lengths = graph.add("ReduceSum", MASK, second, keepdims=1)
     counted = graph.add("Sub", graph.add("CumSum", MASK, graph.add_scalar(1)), second)
-    graph.add_named("GatherND", "token_ids", IDS, places)
-    graph.add_named("GatherND", "positions", counted, places)
+    graph.add_named("GatherND", "token_ids", IDS, token_indices)
+    graph.add_named("GatherND", "positions", counted, token_indices)
     if has_types:
-        graph.add_named("GatherND", TYPES_INPUT[0], TYPES, places)
+        graph.add_named("GatherND", TYPES_INPUT[0], TYPES, token_indices)
     graph.add_named("CumSum", "ends", lengths, graph.add_scalar(0))
     graph.add_named("Sub", "starts", "ends", lengths)
     ones = graph.add("Add", graph.add("Mul", lengths, first), second)
     columns = graph.add("Mul", ones, minus_one)
     graph.add_named("Concat", "shapes", ones, lengths, columns, axis=1)
     graph.add_named("Gather", "groups", graph.add("Shape", lengths), graph.add_scalar(0))
-    return places
+    return token_indices
 
 
 class _OutputTail:
     """Writes what follows the packed hidden states."""
 
-    def __init__(self, graph: GraphWriter, card: ModelCard, places: str) -> None:
+    def __init__(self, graph: GraphWriter, card: ModelCard, token_indices: str) -> None:
         self.graph = graph
         self._card = card
-        self._places = places
+        self._places = token_indices
 
     def write_output(self, name: str, heads: Heads) -> onnx.ValueInfoProto:
         """Write the output; gives its declaration."""

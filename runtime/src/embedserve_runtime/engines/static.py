@@ -59,14 +59,16 @@ class Rows:
 
         bounds: (texts + 1,), text i is ids[bounds[i]:bounds[i + 1]].
         """
-        places, factors = self._locate(ids)
+        row_indices, factors = self._locate(ids)
         sums = np.zeros((len(bounds) - 1, self.table.shape[1]), dtype=self.added)
         # One text after another: its rows stay in the processor's cache, as those of a batch would not. Rows that are
         # not finite give means that are not, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             for total, (start, stop) in zip(sums, pairwise(bounds.tolist()), strict=True):
                 if start < stop:
-                    rows = self._read(places[start:stop], None if factors is None else factors[start:stop])
+                    rows = self._read(
+                        row_indices[start:stop], None if factors is None else factors[start:stop]
+                    )
                     np.add.reduce(rows, axis=0, out=total)
         counts = np.maximum(np.diff(bounds), 1).astype(self.added)
         means: FloatArray = (sums / counts[:, None]).astype(np.float32, copy=False)
@@ -74,12 +76,12 @@ class Rows:
 
     def _locate(self, ids: Int32Array) -> tuple[NDArray[np.intp], NDArray[Any] | None]:
         """Return the row of each id, and its factor: (tokens, 1), None where there is none."""
-        places = ids.astype(np.intp) if self.mapping is None else self.mapping.take(ids)
-        return places, None if self.weights is None else self.weights.take(ids)[:, None]
+        row_indices = ids.astype(np.intp) if self.mapping is None else self.mapping.take(ids)
+        return row_indices, None if self.weights is None else self.weights.take(ids)[:, None]
 
-    def _read(self, places: NDArray[np.intp], factors: NDArray[Any] | None) -> NDArray[Any]:
+    def _read(self, row_indices: NDArray[np.intp], factors: NDArray[Any] | None) -> NDArray[Any]:
         """Return weighted rows in the dtype in which they are added."""
-        rows = self.table.take(places, axis=0)
+        rows = self.table.take(row_indices, axis=0)
         return (rows if factors is None else rows * factors).astype(self.added, copy=False)
 
 

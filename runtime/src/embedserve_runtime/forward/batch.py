@@ -63,14 +63,14 @@ class FlatTokens(Sequence[Int32Array]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Int32Array]: ...
     def __getitem__(self, index: int | slice) -> Int32Array | Sequence[Int32Array]:
-        places = range(len(self))[index]
-        if isinstance(places, int):
-            return self.token_ids[self.cu_seqlens[places] : self.cu_seqlens[places + 1]]
-        if len(places) == len(self) and places.step == 1:
+        indices = range(len(self))[index]
+        if isinstance(indices, int):
+            return self.token_ids[self.cu_seqlens[indices] : self.cu_seqlens[indices + 1]]
+        if len(indices) == len(self) and indices.step == 1:
             return self
-        if places.step != 1:
-            return [self[place] for place in places]
-        bounds = self.cu_seqlens[places.start : max(places.start, places.stop) + 1]
+        if indices.step != 1:
+            return [self[one] for one in indices]
+        bounds = self.cu_seqlens[indices.start : max(indices.start, indices.stop) + 1]
         return FlatTokens(self.token_ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
     def __iter__(self) -> Iterator[Int32Array]:
@@ -128,27 +128,27 @@ class PackedBatch:
             _collect_tasks(sequences),
         )
 
-    def select(self, places: Int32Array) -> PackedBatch:
+    def select(self, indices: Int32Array) -> PackedBatch:
         """Select some sequences, by their numbers, as a batch of their own."""
-        rows = self.find_rows(places)
-        cu_seqlens = np.zeros(len(places) + 1, dtype=np.int32)
-        np.cumsum(self.lengths[places], out=cu_seqlens[1:])
+        rows = self.find_rows(indices)
+        cu_seqlens = np.zeros(len(indices) + 1, dtype=np.int32)
+        np.cumsum(self.lengths[indices], out=cu_seqlens[1:])
         return PackedBatch(
             self.token_ids[rows],
             cu_seqlens,
             None if self.token_types is None else self.token_types[rows],
-            None if self.pool_starts is None else self.pool_starts[places],
-            None if self.queries is None else self.queries[places],
-            None if self.attended_lengths is None else self.attended_lengths[places],
-            None if self.tasks is None else self.tasks[places],
+            None if self.pool_starts is None else self.pool_starts[indices],
+            None if self.queries is None else self.queries[indices],
+            None if self.attended_lengths is None else self.attended_lengths[indices],
+            None if self.tasks is None else self.tasks[indices],
         )
 
-    def find_rows(self, places: Int32Array) -> Int32Array:
+    def find_rows(self, indices: Int32Array) -> Int32Array:
         """Find the positions of the tokens of some of its sequences, sequence after sequence."""
-        lengths = self.lengths[places]
+        lengths = self.lengths[indices]
         ends = np.cumsum(lengths)
         rows: Int32Array = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(
-            self.cu_seqlens[:-1][places] - ends + lengths, lengths
+            self.cu_seqlens[:-1][indices] - ends + lengths, lengths
         )
         return rows
 

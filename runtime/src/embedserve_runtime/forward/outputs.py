@@ -100,23 +100,23 @@ class Results(Struct, frozen=True, eq=False):
 
     @classmethod
     def gather(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
-        """Results of `count` sequences out of parts, each with the places of its sequences. Places that no part has
+        """Results of `count` sequences out of parts, each with the indices of its sequences. Rows that no part has
         hold zeros or nothing."""
         if len(parts) == 1 and (count == 1 or _are_all(parts[0][0], count)):
             return parts[0][1]
         return cls(
-            _gather_rows(count, [(places, part.dense) for places, part in parts]),
-            _gather_rows(count, [(places, part.logits) for places, part in parts]),
-            _gather_ragged(count, [(places, part.sparse) for places, part in parts], _NO_SPARSE),
-            _gather_ragged(count, [(places, part.multi_vectors) for places, part in parts], _NO_VECTORS),
-            _gather_ragged(count, [(places, part.hidden) for places, part in parts], _NO_VECTORS),
+            _gather_rows(count, [(indices, part.dense) for indices, part in parts]),
+            _gather_rows(count, [(indices, part.logits) for indices, part in parts]),
+            _gather_ragged(count, [(indices, part.sparse) for indices, part in parts], _NO_SPARSE),
+            _gather_ragged(count, [(indices, part.multi_vectors) for indices, part in parts], _NO_VECTORS),
+            _gather_ragged(count, [(indices, part.hidden) for indices, part in parts], _NO_VECTORS),
         )
 
 
-def _are_all(places: Sequence[int], count: int) -> bool:
-    """Return whether the places are all places, in their order."""
+def _are_all(indices: Sequence[int], count: int) -> bool:
+    """Return whether the indices are those of all sequences, in order."""
     every = range(count)
-    return places == every if isinstance(places, range) else list(places) == list(every)
+    return indices == every if isinstance(indices, range) else list(indices) == list(every)
 
 
 _NO_VECTORS: FloatArray = np.zeros((0, 0), dtype=np.float32)
@@ -124,12 +124,12 @@ _NO_SPARSE = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.floa
 
 
 def _gather_rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) -> FloatArray | None:
-    given = [(places, values) for places, values in parts if values is not None]
+    given = [(indices, values) for indices, values in parts if values is not None]
     if not given:
         return None
     rows = np.zeros((count, given[0][1].shape[1]), dtype=np.float32)
-    for places, values in given:
-        rows[list(places)] = values
+    for indices, values in given:
+        rows[list(indices)] = values
     return rows
 
 
@@ -139,7 +139,7 @@ def _gather_ragged(
     if all(values is None for _, values in parts):
         return None
     placed = [nothing] * count
-    for places, values in parts:
-        for place, value in zip(places, values or (), strict=True):
-            placed[place] = value
+    for indices, values in parts:
+        for index, value in zip(indices, values or (), strict=True):
+            placed[index] = value
     return placed

@@ -10,7 +10,7 @@ from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatu
 from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -25,7 +25,7 @@ class InProcessFrontEnd:
         self._context = context
         self._batching = settings.batching
         self._servers = HttpServers(settings.server, ports, context)
-        self._service: EmbeddingService | None = None
+        self._service: InferenceService | None = None
 
     async def wait_for_failure(self) -> None:
         await asyncio.Event().wait()
@@ -34,7 +34,7 @@ class InProcessFrontEnd:
         pass
 
     async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        self._service = EmbeddingService(model, tokenizer, dispatcher, self._batching, time.perf_counter)
+        self._service = InferenceService(model, tokenizer, dispatcher, self._batching, time.perf_counter)
         self._context.readiness.open(self._service)
 
     def stop(self, *, hands_over: bool = False) -> None:

@@ -29,7 +29,7 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import bind
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import create_discarding_logger
@@ -60,7 +60,7 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
         _Idle(card.pipeline.full_dimensions),
     )
     dispatcher = Dispatcher([idle], LIMITS, clock=time.perf_counter, observer=metrics)
-    service = EmbeddingService(
+    service = InferenceService(
         ServedModel(card, LIMITS, [NO_ENGINE]), tokenizer, dispatcher, BatchingSettings(), time.perf_counter
     )
     readiness.open(service)

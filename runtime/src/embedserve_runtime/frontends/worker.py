@@ -45,7 +45,7 @@ from embedserve_runtime.frontends.pickling import from_pickle
 from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
 from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.server.sockets import Ports
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -134,7 +134,7 @@ class Worker:
         assert self._channel is not None, "connected"
         tokenizer = await asyncio.to_thread(TextTokenizer.from_card, model.card)
         self._dispatcher = RemoteDispatcher(self._channel, model.limits)
-        service = EmbeddingService(
+        service = InferenceService(
             model,
             tokenizer,
             self._dispatcher,

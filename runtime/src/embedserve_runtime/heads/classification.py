@@ -37,9 +37,9 @@ class LoadedClassifierHead:
 def find_last_tokens(batch: PackedBatch, padding: int) -> NDArray[np.int64]:
     """Return the packed position of each sequence's last token that is not `padding`, or of its first token where all
     are; int64, (sequences,)."""
-    places = np.arange(batch.tokens, dtype=np.int64)
+    positions = np.arange(batch.tokens, dtype=np.int64)
     starts = batch.cu_seqlens[:-1].astype(np.int64)
-    counted = np.where(batch.token_ids != padding, places, np.repeat(starts, batch.lengths))
+    counted = np.where(batch.token_ids != padding, positions, np.repeat(starts, batch.lengths))
     last: NDArray[np.int64] = np.maximum.reduceat(counted, starts)
     return last
 

@@ -59,9 +59,9 @@ def pool(
     Every sequence has at least one token. pool_starts: (sequences,), index of the first token of each that is
     pooled; the last token of a sequence always is.
     """
-    places: Int32Array | None = None
+    positions: Int32Array | None = None
     if pool_starts is not None:
-        hidden, cu_seqlens, places = _skip_prompts(hidden, cu_seqlens, pool_starts)
+        hidden, cu_seqlens, positions = _skip_prompts(hidden, cu_seqlens, pool_starts)
     starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
     match pooling:
         case Pooling.MEAN:
@@ -69,7 +69,7 @@ def pool(
         case Pooling.MEAN_SQRT:
             return _sum_sequences(hidden, starts) / _to_column(np.sqrt(lengths))
         case Pooling.WEIGHTED_MEAN:
-            weights = (_compute_token_positions(cu_seqlens) if places is None else places) + 1
+            weights = (_compute_token_positions(cu_seqlens) if positions is None else positions) + 1
             totals = np.add.reduceat(weights, starts, dtype=np.int64)
             return _sum_sequences(hidden * _to_column(weights), starts) / _to_column(totals)
         case Pooling.MAX:
@@ -90,17 +90,17 @@ def _skip_prompts(
     """
     lengths = np.diff(cu_seqlens)
     skipped = np.minimum(pool_starts, lengths - 1)
-    places = _compute_token_positions(cu_seqlens)
-    kept = places >= np.repeat(skipped, lengths)
+    positions = _compute_token_positions(cu_seqlens)
+    kept = positions >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
     np.cumsum(lengths - skipped, out=bounds[1:])
-    return hidden[kept], bounds, places[kept]
+    return hidden[kept], bounds, positions[kept]
 
 
 def _compute_token_positions(cu_seqlens: Int32Array) -> Int32Array:
     """Return the position of each token in its sequence, from 0."""
-    places = np.arange(cu_seqlens[-1], dtype=np.int32)
-    return places - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
+    positions = np.arange(cu_seqlens[-1], dtype=np.int32)
+    return positions - np.repeat(cu_seqlens[:-1], np.diff(cu_seqlens))
 
 
 def _sum_sequences(hidden: FloatArray, starts: Int32Array) -> FloatArray:

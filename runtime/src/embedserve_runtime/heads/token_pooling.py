@@ -83,15 +83,15 @@ def _merge_clusters(
     between = float(distances[gone, stays])
     rest = sizes.copy()
     rest[[gone, stays]] = 0
-    places = np.flatnonzero(rest)
-    others = sizes[places]
+    indices = np.flatnonzero(rest)
+    others = sizes[indices]
     squares = (
-        (sizes[gone] + others) * distances[gone, places] ** 2
-        + (sizes[stays] + others) * distances[stays, places] ** 2
+        (sizes[gone] + others) * distances[gone, indices] ** 2
+        + (sizes[stays] + others) * distances[stays, indices] ** 2
         - others * between**2
     )
     updated = np.sqrt(squares / (sizes[gone] + sizes[stays] + others))
-    distances[stays, places] = distances[places, stays] = updated
+    distances[stays, indices] = distances[indices, stays] = updated
     distances[gone] = distances[:, gone] = np.inf
     sizes[stays] += sizes[gone]
     sizes[gone] = 0

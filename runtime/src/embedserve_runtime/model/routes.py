@@ -45,13 +45,13 @@ def is_router(entry: ModuleEntry) -> bool:
 
 def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRoutes:
     """Lay out the modules of each route. Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture."""
-    places = [place for place, entry in enumerate(entries) if is_router(entry)]
-    if not places:
+    indices = [index for index, entry in enumerate(entries) if is_router(entry)]
+    if not indices:
         return ModuleRoutes(entries, entries)
-    if len(places) > 1:
+    if len(indices) > 1:
         raise UnsupportedArchitecture(f"{files.path / MODULES_FILE}: more than one Router is not supported")
-    (place,) = places
-    router = entries[place]
+    (index,) = indices
+    router = entries[index]
     own = files.enter_folder(router.path)
     file = own.require(next((name for name in ROUTER_FILES if name in own), ROUTER_FILES[0]))
     path, config = file.path, file.parse(RouterConfig)
@@ -59,7 +59,7 @@ def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRo
     query, document = routing.find_route(QUERY), routing.find_route(DOCUMENT)
     _check_reached(path, config, {query, document})
     modules_of = {
-        route: [*entries[:place], *_list_entries(path, router, route, config), *entries[place + 1 :]]
+        route: [*entries[:index], *_list_entries(path, router, route, config), *entries[index + 1 :]]
         for route in (query, document)
     }
     empty = next((route for route, modules in modules_of.items() if not modules), None)

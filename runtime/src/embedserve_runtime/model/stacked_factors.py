@@ -27,10 +27,10 @@ TABLE = "_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class StackedFactors:
-    """The factors of adapter `place` of `count`, by the names that peft gives them."""
+    """The factors of adapter `index` of `count`, by the names that peft gives them."""
 
     checkpoint: Checkpoint
-    place: int
+    index: int
     count: int
 
     @property
@@ -51,7 +51,7 @@ class StackedFactors:
         module = next(one for one in self.modules if bare.startswith(f"{one}.lora_"))
         stored = STACKED[_name_factors(module).index(bare.removeprefix(f"{module}."))]
         stack = self._read_stack(f"{module}{STACK}{stored}")
-        factor: NDArray[np.generic] = stack[self.place]
+        factor: NDArray[np.generic] = stack[self.index]
         return factor.T if module.endswith(TABLE) else factor
 
     def read_float32(self, name: str) -> FloatArray:

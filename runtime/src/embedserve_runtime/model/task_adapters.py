@@ -58,12 +58,12 @@ class AdapterLocation:
     """Where an adapter lies.
 
     name: as requests have it. folder: of peft's files, relative to that of the encoder; None: in the checkpoint, with
-    number `place` of `count`.
+    number `index` of `count`.
     """
 
     name: str
     folder: str | None
-    place: int = 0
+    index: int = 0
     count: int = 1
 
 
@@ -125,7 +125,7 @@ def read_task_adapter(
         path = (PurePosixPath(folder) / location.folder).as_posix()
         return read_adapter_files(home.enter_folder(location.folder), tensors, path)
     config = read_adapters_config(home)
-    stack = (location.place, location.count)
+    stack = (location.index, location.count)
     factors = StackedFactors(tensors.open_checkpoint(folder), *stack)
     if not factors.modules:
         raise ModelInvalid(
@@ -153,7 +153,7 @@ def _list_locations(home: ModelFiles) -> Sequence[AdapterLocation]:
     config = read_adapters_config(home)
     names = config.lora_adaptations
     if names:
-        return [AdapterLocation(name, None, place, len(names)) for place, name in enumerate(names)]
+        return [AdapterLocation(name, None, index, len(names)) for index, name in enumerate(names)]
     folders = sorted(
         str(PurePosixPath(path).parent) for path in home.names if path.endswith(f"/{ADAPTER_CONFIG_FILE}")
     )

@@ -48,7 +48,7 @@ from embedserve_runtime.scheduling.health import EngineMonitor
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports, bind, bind_ports, format_address
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -286,7 +286,7 @@ class _ServerProcess:
         try:
             self._readiness.service()
         except NotReady:  # the front ends are other processes, which have their own services
-            service = EmbeddingService(
+            service = InferenceService(
                 model,
                 tokenizer,
                 dispatcher,

@@ -28,7 +28,7 @@ from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
 from embedserve_runtime.rpc.memory import CallMemory, MessageMemory, StreamMemory
 from embedserve_runtime.rpc.messages import check_size, parse, read_single_message
 from embedserve_runtime.rpc.ordered_answers import answer_in_order
-from embedserve_runtime.service import EmbeddingService, Usage
+from embedserve_runtime.service import InferenceService, RequestUsage
 from embedserve_runtime.service.current_client import begin_request
 
 Q = TypeVar("Q", bound=Message)
@@ -40,7 +40,7 @@ class Response(NamedTuple, Generic[A]):
     """The response of a handler. usage: that of the model; None where it did not run."""
 
     message: A
-    usage: Usage | None = None
+    usage: RequestUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class MessageContext:
     call.
     """
 
-    service: EmbeddingService
+    service: InferenceService
     request: RequestContext
     options: RequestOptions
     model_name: str

@@ -30,8 +30,8 @@ from embedserve_runtime.service import (
     EmbedResult,
     Measure,
     RelevanceQuery,
+    RequestUsage,
     Role,
-    Usage,
     compute_relevance,
 )
 from embedserve_runtime.tokenizing import Input, Side
@@ -225,7 +225,7 @@ def _read_truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
-def _to_effort(usage: Usage) -> pb.Effort:
+def _to_effort(usage: RequestUsage) -> pb.Effort:
     timings = usage.timings
     return pb.Effort(
         total_seconds=timings.total,

@@ -17,7 +17,7 @@ from embedserve_runtime.rpc import protobuf_fields
 from embedserve_runtime.rpc.generated import tei_pb2 as pb
 from embedserve_runtime.rpc.handlers import MessageContext, MethodHandlers, Methods, Response
 from embedserve_runtime.rpc.protobuf_fields import optional_field
-from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery, Pair, ScoreQuery, Usage, rank
+from embedserve_runtime.service import TOKENIZER_THREADS, EmbedQuery, Pair, RequestUsage, ScoreQuery, rank
 from embedserve_runtime.tokenizing import Side, Token
 
 VERSION = version("embedserve-runtime")
@@ -171,11 +171,11 @@ async def _rerank(
     scored = await rank(context.service, query)
     ranks = [
         pb.Rank(
-            index=place,
-            text=pairs[place].second if request.return_text else None,
-            score=float(scored.scores[place, 0]),
+            index=index,
+            text=pairs[index].second if request.return_text else None,
+            score=float(scored.scores[index, 0]),
         )
-        for place in scored.rank_items().tolist()
+        for index in scored.rank_items().tolist()
     ]
     return Response(pb.RerankResponse(ranks=ranks, metadata=_build_metadata(scored.usage)), scored.usage)
 
@@ -222,7 +222,7 @@ def _find_model_type(card: ModelCard) -> pb.ModelType:
     return pb.MODEL_TYPE_RERANKER if len(card.head.labels) == 1 else pb.MODEL_TYPE_CLASSIFIER
 
 
-def _build_metadata(usage: Usage) -> pb.Metadata:
+def _build_metadata(usage: RequestUsage) -> pb.Metadata:
     timings = usage.timings
     return pb.Metadata(
         compute_chars=usage.characters,

@@ -209,8 +209,8 @@ class SplitRunner(ABC):
         used.sort(key=lambda number: not isinstance(self._runners[number], AsyncBatchRunner))
         parts = []
         for number in used:
-            places = np.flatnonzero(numbers == number).astype(np.int32)
-            parts.append((places.tolist(), _submit(self._runners[number], batch.select(places), outputs)))
+            indices = np.flatnonzero(numbers == number).astype(np.int32)
+            parts.append((indices.tolist(), _submit(self._runners[number], batch.select(indices), outputs)))
         return _SplitBatch(len(batch.lengths), parts)
 
 
@@ -243,13 +243,13 @@ class _CompletedBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SplitBatch:
-    """A batch that several runners share. count: of its sequences. parts: each with the places of its own."""
+    """A batch that several runners share. count: of its sequences. parts: each with the indices of its own."""
 
     count: int
     parts: Sequence[tuple[Sequence[int], InFlightBatch]]
 
     def results(self) -> Results:
-        parts = [(places, part.results()) for places, part in self.parts]
+        parts = [(indices, part.results()) for indices, part in self.parts]
         padding = sum(part.padding for _, part in parts)
         return replace(Results.gather(self.count, parts), padding=padding)
 

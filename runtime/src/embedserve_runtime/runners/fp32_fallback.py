@@ -84,13 +84,13 @@ class FallbackRunner:
         wrong = find_not_finite(results, len(batch.lengths))
         if not wrong.any():
             return results
-        places = limit_places(np.flatnonzero(wrong).astype(np.int32), batch.lengths)
-        recomputed = self._fallback.run(batch.select(places), outputs) if len(places) else None
+        indices = limit_indices(np.flatnonzero(wrong).astype(np.int32), batch.lengths)
+        recomputed = self._fallback.run(batch.select(indices), outputs) if len(indices) else None
         if recomputed is None:
             return results
         with self._counting:
-            self.recomputed += len(places)
-        return replace_results(results, places.tolist(), recomputed)
+            self.recomputed += len(indices)
+        return replace_results(results, indices.tolist(), recomputed)
 
 
 class AsyncFallbackRunner(FallbackRunner):
@@ -149,38 +149,40 @@ def find_not_finite(results: Results, count: int) -> BoolArray:
     return wrong
 
 
-def limit_places(places: Int32Array, lengths: Int32Array) -> Int32Array:
-    """Return the first of the places, at most `MAX_INPUTS` with `MAX_TOKENS` in all."""
-    first = places[:MAX_INPUTS]
+def limit_indices(indices: Int32Array, lengths: Int32Array) -> Int32Array:
+    """Return the first of the indices, at most `MAX_INPUTS` with `MAX_TOKENS` in all."""
+    first = indices[:MAX_INPUTS]
     return first[np.cumsum(lengths[first]) <= MAX_TOKENS]
 
 
-def replace_results(results: Results, places: Sequence[int], by: Results) -> Results:
+def replace_results(results: Results, indices: Sequence[int], by: Results) -> Results:
     """Return the results with those of some sequences replaced."""
     return Results(
-        _replace_rows(results.dense, places, by.dense),
-        _replace_rows(results.logits, places, by.logits),
-        _replace_items(results.sparse, places, by.sparse),
-        _replace_items(results.multi_vectors, places, by.multi_vectors),
-        _replace_items(results.hidden, places, by.hidden),
+        _replace_rows(results.dense, indices, by.dense),
+        _replace_rows(results.logits, indices, by.logits),
+        _replace_items(results.sparse, indices, by.sparse),
+        _replace_items(results.multi_vectors, indices, by.multi_vectors),
+        _replace_items(results.hidden, indices, by.hidden),
         results.padding + by.padding,
     )
 
 
-def _replace_rows(rows: FloatArray | None, places: Sequence[int], by: FloatArray | None) -> FloatArray | None:
+def _replace_rows(
+    rows: FloatArray | None, indices: Sequence[int], by: FloatArray | None
+) -> FloatArray | None:
     if rows is None or by is None:
         return rows
     copied = rows.copy()
-    copied[list(places)] = by
+    copied[list(indices)] = by
     return copied
 
 
 def _replace_items(
-    values: Sequence[T] | None, places: Sequence[int], by: Sequence[T] | None
+    values: Sequence[T] | None, indices: Sequence[int], by: Sequence[T] | None
 ) -> Sequence[T] | None:
     if values is None or by is None:
         return values
     copied = [*values]
-    for place, value in zip(places, by, strict=True):
-        copied[place] = value
+    for index, value in zip(indices, by, strict=True):
+        copied[index] = value
     return copied

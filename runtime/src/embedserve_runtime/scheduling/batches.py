@@ -180,8 +180,8 @@ class ScheduledBatch:
         return outputs
 
 
-def _select(sequences: Sequence[Tokens], places: Sequence[int]) -> Sequence[Tokens]:
-    return sequences if places == range(len(sequences)) else [sequences[place] for place in places]
+def _select(sequences: Sequence[Tokens], indices: Sequence[int]) -> Sequence[Tokens]:
+    return sequences if indices == range(len(sequences)) else [sequences[index] for index in indices]
 
 
 class EngineRun(Struct, frozen=True):

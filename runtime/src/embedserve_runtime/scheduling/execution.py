@@ -63,7 +63,7 @@ def finish_batch(
         sequences, outputs = batch.sequences, batch.outputs
 
         def run(group: Sequence[int]) -> Results:
-            packed = PackedBatch.pack([sequences[place] for place in group])
+            packed = PackedBatch.pack([sequences[index] for index in group])
             return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, outputs), clock())
 
         done, failed = isolate_failures(batch.inputs, run, failure)

@@ -148,13 +148,13 @@ class _QueuedRequest:
         order = self._sorted()
         while self.lengths and tokens < quantum:
             if any_length and not taken:
-                place = len(self.lengths) - 1
+                index = len(self.lengths) - 1
             else:
-                place = bisect_right(self.lengths, room - tokens) - 1
-                if place < 0:
+                index = bisect_right(self.lengths, room - tokens) - 1
+                if index < 0:
                     break
-            tokens += self.lengths.pop(place)
-            taken.append(order.pop(place))
+            tokens += self.lengths.pop(index)
+            taken.append(order.pop(index))
         self.tokens -= tokens
         return taken, tokens
 

@@ -26,17 +26,17 @@ from __future__ import annotations
 from embedserve_runtime.service.chunking import average_chunks, embed_late_chunks
 from embedserve_runtime.service.ranking import rank
 from embedserve_runtime.service.relevance import Measure, RelevanceQuery, RelevanceResult, compute_relevance
-from embedserve_runtime.service.service import TOKENIZER_THREADS, EmbeddingService
+from embedserve_runtime.service.service import TOKENIZER_THREADS, InferenceService
 from embedserve_runtime.service.types import (
     ChunkedResult,
     EmbedQuery,
     EmbedResult,
     Pair,
+    RequestUsage,
     Role,
     ScoreQuery,
     ScoreResult,
     Timings,
-    Usage,
 )
 
 __all__ = [
@@ -44,16 +44,16 @@ __all__ = [
     "ChunkedResult",
     "EmbedQuery",
     "EmbedResult",
-    "EmbeddingService",
+    "InferenceService",
     "Measure",
     "Pair",
     "RelevanceQuery",
     "RelevanceResult",
+    "RequestUsage",
     "Role",
     "ScoreQuery",
     "ScoreResult",
     "Timings",
-    "Usage",
     "average_chunks",
     "compute_relevance",
     "embed_late_chunks",

@@ -16,12 +16,12 @@ from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.service.service import EmbeddingService
+from embedserve_runtime.service.service import InferenceService
 from embedserve_runtime.service.spans import SpanWithoutTokens
 from embedserve_runtime.service.types import ChunkedResult, EmbedQuery, EmbedResult
 
 
-async def embed_late_chunks(service: EmbeddingService, query: EmbedQuery) -> EmbedResult:
+async def embed_late_chunks(service: InferenceService, query: EmbedQuery) -> EmbedResult:
     """Embed the inputs of a query as parts of one text, in their order; `dense` has a row for each.
 
     One forward reads all of them, and each row is the mean of the states of an input's tokens. Raises any RequestError.

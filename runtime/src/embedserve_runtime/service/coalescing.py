@@ -20,7 +20,7 @@ from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.service.current_client import get_client_name
-from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
+from embedserve_runtime.service.types import EmbedQuery, EmbedResult, RequestUsage, Timings
 
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
 # loop: some 5 us each with a cache.
@@ -111,8 +111,8 @@ class RequestCoalescer:
         for key in keys:
             if (row := self._look_up(key)) is not None:
                 cached[key] = row
-            elif (place := self._find_run(key, len(keys))) is not None:
-                joined[key] = place
+            elif (index := self._find_run(key, len(keys))) is not None:
+                joined[key] = index
             else:
                 own[key] = None
         if len(own) == len(keys):
@@ -125,10 +125,10 @@ class RequestCoalescer:
             if lost:  # whoever ran them has failed or gone away, which need not happen to this request
                 timings = await self._run_into(rows, lost, query, started)
         except (EmptyInput, InvalidInput, InputTooLong):
-            # The message names an input by its place among those that ran: what all of them give names the right one.
+            # The message names an input by its index among those that ran: what all of them give names the right one.
             return await self._run_query(query, started)
         in_cache = sum(key in cached for key in keys)
-        usage = Usage(
+        usage = RequestUsage(
             [rows[key].tokens for key in keys],
             sum(len(text) for text, _ in keys),
             replace(timings, total=self._clock() - started),
@@ -138,7 +138,7 @@ class RequestCoalescer:
         return EmbedResult(np.stack([rows[key].vector for key in keys]), usage)
 
     def _find_run(self, key: Key, size: int) -> tuple[_Run, int] | None:
-        """Return the run that has an input, and the input's place in it.
+        """Return the run that has an input, and the input's index in it.
 
         None for runs of more inputs than `size`: a request never waits for a larger one.
         """
@@ -156,7 +156,7 @@ class RequestCoalescer:
             result = await self._run_query(query, started)
         finally:
             for key in keys:
-                if (place := self._running.get(key)) is not None and place[0] is run:
+                if (index := self._running.get(key)) is not None and index[0] is run:
                     del self._running[key]
             run.end(result)
         if self._cache is not None:
@@ -167,8 +167,8 @@ class RequestCoalescer:
         self, rows: dict[Key, _Row], keys: Sequence[Key], query: EmbedQuery, started: float
     ) -> Timings:
         result = await self._run(keys, replace(query, inputs=[text for text, _ in keys]), started)
-        for place, key in enumerate(keys):
-            rows[key] = _Row(result.dense[place], result.usage.lengths[place])
+        for index, key in enumerate(keys):
+            rows[key] = _Row(result.dense[index], result.usage.lengths[index])
         return result.usage.timings
 
     async def _join(
@@ -178,12 +178,12 @@ class RequestCoalescer:
         lost: list[Key] = []
         try:
             async with asyncio.timeout(max(0.0, deadline - self._clock())):
-                for key, (run, place) in joined.items():
+                for key, (run, index) in joined.items():
                     result = await run.wait()
                     if result is None:
                         lost.append(key)
                     else:
-                        rows[key] = _Row(result.dense[place], result.usage.lengths[place])
+                        rows[key] = _Row(result.dense[index], result.usage.lengths[index])
         except TimeoutError:
             raise DeadlineExceeded(
                 "not answered in time; the server is busy with the same text for another request"
@@ -192,10 +192,10 @@ class RequestCoalescer:
 
     @staticmethod
     def _keep(cache: TTLCache[Key, _Row], keys: Sequence[Key], result: EmbedResult) -> None:
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             # A copy, since a row is a view that would keep its whole batch in memory.
-            vector = result.dense[place].copy()
-            row = _Row(vector, result.usage.lengths[place], _measure_entry(key, vector))
+            vector = result.dense[index].copy()
+            row = _Row(vector, result.usage.lengths[index], _measure_entry(key, vector))
             if row.nbytes <= cache.maxsize:
                 cache[key] = row
 

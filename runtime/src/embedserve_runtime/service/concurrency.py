@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from embedserve_runtime.service.types import Timings, Usage
+from embedserve_runtime.service.types import RequestUsage, Timings
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def run_concurrently(first: Coroutine[Any, Any, T], second: Coroutine[Any,
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def merge_usage(query: Usage, documents: Usage) -> Usage:
+def merge_usage(query: RequestUsage, documents: RequestUsage) -> RequestUsage:
     """Merge the usage of a query and its documents. Both run concurrently, so times are those of the longer one."""
     query_timings, document_timings = query.timings, documents.timings
     timings = Timings(
@@ -38,4 +38,6 @@ def merge_usage(query: Usage, documents: Usage) -> Usage:
         max(query_timings.queue, document_timings.queue),
         max(query_timings.engine, document_timings.engine),
     )
-    return Usage([*query.lengths, *documents.lengths], query.characters + documents.characters, timings)
+    return RequestUsage(
+        [*query.lengths, *documents.lengths], query.characters + documents.characters, timings
+    )

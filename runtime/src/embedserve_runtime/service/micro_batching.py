@@ -23,7 +23,7 @@ from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
 from embedserve_runtime.service.current_client import begin_part
 from embedserve_runtime.service.postprocessing import NO_ROWS, postprocess_dense
-from embedserve_runtime.service.types import EmbedQuery, EmbedResult, Timings, Usage
+from embedserve_runtime.service.types import EmbedQuery, EmbedResult, RequestUsage, Timings
 from embedserve_runtime.tokenizing import TruncationRules
 from embedserve_runtime.tokenizing.backend import MAX_SEQUENTIAL_CHARACTERS
 from embedserve_runtime.tokenizing.input_encoders import InputEncoder
@@ -246,7 +246,7 @@ def _join_rows(completed_requests: Iterable[CompletedRequest]) -> FloatArray:
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
-def _compute_usage(request: PendingRequest, now: float) -> Usage:
+def _compute_usage(request: PendingRequest, now: float) -> RequestUsage:
     completed = request.completed
     timings = Timings(
         now - request.started,
@@ -254,4 +254,4 @@ def _compute_usage(request: PendingRequest, now: float) -> Usage:
         completed.queue_seconds,
         completed.engine_seconds,
     )
-    return Usage(get_lengths(request.sequences), request.characters, timings)
+    return RequestUsage(get_lengths(request.sequences), request.characters, timings)

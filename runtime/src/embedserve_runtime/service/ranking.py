@@ -11,11 +11,11 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
-from embedserve_runtime.service.service import EmbeddingService
+from embedserve_runtime.service.service import InferenceService
 from embedserve_runtime.service.types import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
 
 
-async def rank(service: EmbeddingService, query: ScoreQuery) -> ScoreResult:
+async def rank(service: InferenceService, query: ScoreQuery) -> ScoreResult:
     """Score pairs of a query and a document. Raises any RequestError.
 
     For token vectors the score is the mean, over the query's vectors, of the largest product with one of the

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from embedserve_runtime.errors import NotReady
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 
 
 class Phase(StrEnum):
@@ -32,7 +32,7 @@ class Readiness:
     phase: Phase = Phase.LOADING
     message: str = "the model is being loaded"
     current_space: str | None = None
-    _service: EmbeddingService | None = field(default=None, repr=False)
+    _service: InferenceService | None = field(default=None, repr=False)
 
     @property
     def is_ready(self) -> bool:
@@ -46,7 +46,7 @@ class Readiness:
         self.phase = phase
         self.message = message
 
-    def open(self, service: EmbeddingService) -> None:
+    def open(self, service: InferenceService) -> None:
         self._service = service
         self.move(Phase.READY, "serving")
 
@@ -58,7 +58,7 @@ class Readiness:
             return None
         return space
 
-    def service(self) -> EmbeddingService:
+    def service(self) -> InferenceService:
         """Return the service. Raises NotReady, with the reason, while there is none."""
         if self._service is None:
             raise NotReady(f"not ready: {self.message}")

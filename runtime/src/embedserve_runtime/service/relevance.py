@@ -14,14 +14,14 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores, compute_sparse_dot_products
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
-from embedserve_runtime.service.service import EmbeddingService
+from embedserve_runtime.service.service import InferenceService
 from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
+    RequestUsage,
     Role,
     ScoreQuery,
-    Usage,
 )
 from embedserve_runtime.tokenizing import Side
 
@@ -82,10 +82,10 @@ class RelevanceResult:
     scores: FloatArray
     measures: Mapping[Measure, FloatArray]
     weights: Mapping[Measure, float]
-    usage: Usage
+    usage: RequestUsage
 
 
-async def compute_relevance(service: EmbeddingService, query: RelevanceQuery) -> RelevanceResult:
+async def compute_relevance(service: InferenceService, query: RelevanceQuery) -> RelevanceResult:
     """Compute the scores of the documents. Raises any RequestError.
 
     All measures of vectors come from one forward pass of the query and of each document, which share a batch where they
@@ -115,7 +115,7 @@ def weighted_sum(
     return (factors @ np.stack([*measures.values()])).astype(np.float32)
 
 
-def _resolve_weights(service: EmbeddingService, query: RelevanceQuery) -> dict[Measure, float]:
+def _resolve_weights(service: InferenceService, query: RelevanceQuery) -> dict[Measure, float]:
     """Return the weight of each measure. Raises WrongModelKind, InvalidInput."""
     outputs = service.card.outputs
     available = [measure for measure in Measure if MEASURE_OUTPUTS[measure] in outputs]
@@ -134,8 +134,8 @@ def _resolve_weights(service: EmbeddingService, query: RelevanceQuery) -> dict[M
 
 
 async def _score_pairs(
-    service: EmbeddingService, query: RelevanceQuery
-) -> tuple[dict[Measure, FloatArray], Usage]:
+    service: InferenceService, query: RelevanceQuery
+) -> tuple[dict[Measure, FloatArray], RequestUsage]:
     if query.query_prompt_name is not None or query.document_prompt_name is not None:
         raise InvalidInput("prompts are for vectors; a cross-encoder's pairs get none")
     scored = await service.score(
@@ -153,8 +153,8 @@ async def _score_pairs(
 
 
 async def _score_vectors(
-    service: EmbeddingService, query: RelevanceQuery, weights: Mapping[Measure, float]
-) -> tuple[dict[Measure, FloatArray], Usage]:
+    service: InferenceService, query: RelevanceQuery, weights: Mapping[Measure, float]
+) -> tuple[dict[Measure, FloatArray], RequestUsage]:
     outputs = Output(0)
     for measure in weights:
         outputs |= MEASURE_OUTPUTS[measure]

@@ -40,10 +40,10 @@ from embedserve_runtime.service.types import (
     EmbedQuery,
     EmbedResult,
     Pair,
+    RequestUsage,
     ScoreQuery,
     ScoreResult,
     Timings,
-    Usage,
 )
 from embedserve_runtime.tokenizing import (
     InputEncoders,
@@ -66,10 +66,10 @@ TOKENIZER_THREADS = 2
 
 class _RunResult(NamedTuple):
     results: Results
-    usage: Usage
+    usage: RequestUsage
 
 
-class EmbeddingService:
+class InferenceService:
     """A loaded model with its tokenizer and its queue.
 
     other_tasks: services of the same model for its other tasks, with the same tokenizer and queue.
@@ -101,7 +101,7 @@ class EmbeddingService:
         )
         self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer", clock)
         self.other_tasks = [
-            EmbeddingService(other, tokenizer, dispatcher, batching, clock)
+            InferenceService(other, tokenizer, dispatcher, batching, clock)
             for other in model.list_other_tasks()
         ]
 
@@ -386,7 +386,7 @@ class EmbeddingService:
             queue=done.queue_seconds,
             engine=done.engine_seconds,
         )
-        return _RunResult(done.results, Usage(get_lengths(request.sequences), characters, timings))
+        return _RunResult(done.results, RequestUsage(get_lengths(request.sequences), characters, timings))
 
     def _compute_deadline(self, started: float, seconds: float | None) -> float:
         return started + self.bound_seconds(seconds)

@@ -65,7 +65,7 @@ class Timings(Struct, frozen=True):
     engine: float
 
 
-class Usage(Struct, frozen=True):
+class RequestUsage(Struct, frozen=True):
     """The tokens and the time that an answer took.
 
     lengths: tokens of each input after truncation, prompt and special tokens included. cached, joined: how many inputs
@@ -92,7 +92,7 @@ class EmbedResult(Struct, frozen=True):
     """
 
     dense: FloatArray
-    usage: Usage
+    usage: RequestUsage
     sparse: Sequence[SparseVector] = ()
     multi_vectors: Sequence[FloatArray] = ()
     hidden: Sequence[FloatArray] = ()
@@ -109,7 +109,7 @@ class ChunkedResult(Struct, frozen=True):
     vectors: Sequence[FloatArray]
     spans: Sequence[Sequence[Span]]
     tokens: Sequence[Sequence[int]]
-    usage: Usage
+    usage: RequestUsage
     means: FloatArray | None = None
 
 
@@ -152,7 +152,7 @@ class ScoreResult(Struct, frozen=True):
     scores: ScoreArray
     logits: FloatArray
     labels: Sequence[str]
-    usage: Usage
+    usage: RequestUsage
 
     def rank_items(self) -> NDArray[np.intp]:
         """Return the indices of the items, the best first by the first label; equal ones in their order."""

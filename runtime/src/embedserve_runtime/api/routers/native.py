@@ -35,9 +35,9 @@ from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import (
-    EmbeddingService,
     EmbedQuery,
     EmbedResult,
+    InferenceService,
     average_chunks,
 )
 from embedserve_runtime.service.postprocessing import NO_ROWS
@@ -95,7 +95,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
 
 
 def _build_query(
-    request: Request, body: EncodeBody, service: EmbeddingService, outputs: Output
+    request: Request, body: EncodeBody, service: InferenceService, outputs: Output
 ) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
@@ -119,7 +119,7 @@ def _build_query(
     )
 
 
-def _requested_outputs(body: EncodeBody, service: EmbeddingService) -> Output:
+def _requested_outputs(body: EncodeBody, service: InferenceService) -> Output:
     """Return the outputs to compute. A request for tokens only computes the model's main output. Spans are a result
     too."""
     outputs = Output(0)
@@ -148,7 +148,7 @@ def _check_chunked(body: EncodeBody, outputs: Output, *, as_bytes: bool) -> None
 
 async def _answer_chunks(
     request: Request,
-    service: EmbeddingService,
+    service: InferenceService,
     query: EmbedQuery,
     overflow: ChunkedOverflow,
     output_format: OutputFormat,
@@ -172,7 +172,7 @@ async def _answer_chunks(
     return build_result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
 
 
-def _write_head(request: Request, service: EmbeddingService, output_format: OutputFormat) -> list[bytes]:
+def _write_head(request: Request, service: InferenceService, output_format: OutputFormat) -> list[bytes]:
     """Write the members that every answer begins with."""
     return [
         b'"model":' + orjson.dumps(get_server_context(request).model_name),
@@ -183,7 +183,7 @@ def _write_head(request: Request, service: EmbeddingService, output_format: Outp
 
 
 async def _bytes_response(
-    request: Request, service: EmbeddingService, embedded: EmbedResult, output_format: OutputFormat
+    request: Request, service: InferenceService, embedded: EmbedResult, output_format: OutputFormat
 ) -> Response:
     rows = await asyncio.to_thread(output_format.quantize, embedded.dense)
     shape = ((DTYPE, output_format.output_dtype.encode()), (SHAPE, b"%d,%d" % rows.shape))

@@ -29,9 +29,9 @@ from embedserve_runtime.api.schemas.openai import (
 )
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.service import (
-    EmbeddingService,
     EmbedQuery,
-    Usage,
+    InferenceService,
+    RequestUsage,
     average_chunks,
     embed_late_chunks,
 )
@@ -75,8 +75,8 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
 
 
 async def _embed(
-    service: EmbeddingService, query: EmbedQuery, wanted: EmbeddingOptions
-) -> tuple[bytes, Usage]:
+    service: InferenceService, query: EmbedQuery, wanted: EmbeddingOptions
+) -> tuple[bytes, RequestUsage]:
     """Embed the inputs and write the items of the answer. Raises any RequestError."""
     if wanted.overflow is not None:
         chunked = await service.embed_chunks(query)

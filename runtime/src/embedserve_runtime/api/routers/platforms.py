@@ -52,7 +52,7 @@ from embedserve_runtime.errors import (
     WrongModelKind,
 )
 from embedserve_runtime.forward.outputs import Output
-from embedserve_runtime.service import EmbeddingService
+from embedserve_runtime.service import InferenceService
 
 # Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.
 MAX_CONCURRENT_INSTANCES = 256
@@ -101,7 +101,7 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 
 
-def _choose_task(context: RequestContext, service: EmbeddingService, content: Any) -> TeiTask:
+def _choose_task(context: RequestContext, service: InferenceService, content: Any) -> TeiTask:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     card = service.card
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
@@ -113,7 +113,7 @@ def _choose_task(context: RequestContext, service: EmbeddingService, content: An
     return build_embed_task(context, service, read_python(EmbedBody, content))
 
 
-def _select_common_service(service: EmbeddingService, tasks: Sequence[TeiTask]) -> EmbeddingService:
+def _select_common_service(service: InferenceService, tasks: Sequence[TeiTask]) -> InferenceService:
     """Return the service that runs all tasks. Raises InvalidInput where they would make vectors of several spaces."""
     services = {id(one): one for one in (task.service or service for task in tasks)}
     if len(services) > 1:
@@ -126,7 +126,7 @@ def _is_ranking(content: Any) -> bool:
 
 
 async def _build_tasks(
-    context: RequestContext, service: EmbeddingService, instances: Sequence[Any]
+    context: RequestContext, service: InferenceService, instances: Sequence[Any]
 ) -> list[TeiTask]:
     """Build the task of each instance. Lets others have the event loop meanwhile."""
     tasks: list[TeiTask] = []
@@ -138,7 +138,7 @@ async def _build_tasks(
 
 
 def _build_instance_task(
-    context: RequestContext, service: EmbeddingService, index: int, content: Any
+    context: RequestContext, service: InferenceService, index: int, content: Any
 ) -> TeiTask:
     with _naming_instance(index, has_one_input=False):
         if _is_ranking(content):
@@ -157,7 +157,7 @@ def _naming_instance(index: int, *, has_one_input: bool) -> Iterator[None]:
         raise type(error)(named) from error
 
 
-async def _run_all(service: EmbeddingService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
+async def _run_all(service: InferenceService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
     """Run the tasks, some at a time; the first failure cancels the others.
 
     seconds: the time for all of them together. Raises DeadlineExceeded.

@@ -25,7 +25,7 @@ from embedserve_runtime.api.schemas.ranking import (
     RankUsage,
 )
 from embedserve_runtime.errors import EmptyInput
-from embedserve_runtime.service import EmbeddingService, Pair, ScoreQuery, ScoreResult, Usage, rank
+from embedserve_runtime.service import InferenceService, Pair, RequestUsage, ScoreQuery, ScoreResult, rank
 
 Version = Literal["1", "2"]
 
@@ -46,7 +46,7 @@ def build_rank_task(context: RequestContext, body: RankBody, version: Version = 
     # Cohere and Jina always cut; on the tokenizer's own side, since they have no field for it.
     takes_own_side = not is_tei and body.truncation_direction is None
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
+    async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         service.check_room(len(texts))  # before a pair is made for each text
         query = ScoreQuery(
             [Pair(body.query, text) for text in texts],
@@ -61,10 +61,10 @@ def build_rank_task(context: RequestContext, body: RankBody, version: Version = 
             timeout=options.timeout,
         )
         scored = await rank(service, query)
-        places = scored.rank_items()[:max_results].tolist()
+        indices = scored.rank_items()[:max_results].tolist()
         if is_tei:
-            return _write_tei(scored, places, texts if returns_texts else None), scored.usage
-        answer = _build_answer(context, scored, places, version)
+            return _write_tei(scored, indices, texts if returns_texts else None), scored.usage
+        answer = _build_answer(context, scored, indices, version)
         if returns_texts:
             answer = _add_documents(answer, body)
         return to_json(answer), scored.usage
@@ -94,23 +94,25 @@ def _join_fields(index: int, document: RankDocument, fields: Sequence[str]) -> s
     return "\n".join(map(str, values))
 
 
-def _write_tei(scored: ScoreResult, places: Sequence[int], texts: Sequence[str] | None) -> bytes:
+def _write_tei(scored: ScoreResult, indices: Sequence[int], texts: Sequence[str] | None) -> bytes:
     items = (
         b'{"index":%d,"score":%b%b}'
-        % (place, score, b"" if texts is None else b',"text":' + orjson.dumps(texts[place]))
-        for place, score in zip(places, format_numbers(scored.scores[places, 0]), strict=True)
+        % (index, score, b"" if texts is None else b',"text":' + orjson.dumps(texts[index]))
+        for index, score in zip(indices, format_numbers(scored.scores[indices, 0]), strict=True)
     )
     return b"[" + b",".join(items) + b"]"
 
 
 def _build_answer(
-    context: RequestContext, scored: ScoreResult, places: Sequence[int], version: Version
+    context: RequestContext, scored: ScoreResult, indices: Sequence[int], version: Version
 ) -> RankAnswer:
     tokens, count = scored.usage.tokens, len(scored.scores)
     return RankAnswer(
         id=context.request_id,
         model=context.model_name,
-        results=[RankResult(index=place, relevance_score=float(scored.scores[place, 0])) for place in places],
+        results=[
+            RankResult(index=index, relevance_score=float(scored.scores[index, 0])) for index in indices
+        ],
         meta=RankMeta(
             api_version=CohereVersion(version=version),
             billed_units=RankUnits(search_units=-(-count // DOCUMENTS_PER_UNIT)),

@@ -27,12 +27,12 @@ from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBod
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
-    EmbeddingService,
     EmbedQuery,
+    InferenceService,
     Pair,
+    RequestUsage,
     ScoreQuery,
     ScoreResult,
-    Usage,
 )
 
 
@@ -42,8 +42,8 @@ class TeiTask:
     one that runs it, where that is not up to the caller."""
 
     inputs: int
-    run: Callable[[EmbeddingService], Awaitable[tuple[bytes, Usage]]]
-    service: EmbeddingService | None = None
+    run: Callable[[InferenceService], Awaitable[tuple[bytes, RequestUsage]]]
+    service: InferenceService | None = None
 
 
 async def run_task(request: Request, task: TeiTask) -> Response:
@@ -53,7 +53,7 @@ async def run_task(request: Request, task: TeiTask) -> Response:
     return build_result_response(request, service, content, usage)
 
 
-def build_embed_task(context: RequestContext, service: EmbeddingService, body: EmbedBody) -> TeiTask:
+def build_embed_task(context: RequestContext, service: InferenceService, body: EmbedBody) -> TeiTask:
     options = read_request_options(context)
     service = select_service(service, body)
     prompt = read_input_prompt(service.card, body)
@@ -70,18 +70,18 @@ def build_embed_task(context: RequestContext, service: EmbeddingService, body: E
         role=prompt.role,
     )
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
+    async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         embedded = await service.embed(query)
         return await write_rows(embedded.dense, write_number_arrays), embedded.usage
 
     return TeiTask(len(query.inputs), run, service)
 
 
-def build_sparse_task(context: RequestContext, service: EmbeddingService, body: TokensBody) -> TeiTask:
+def build_sparse_task(context: RequestContext, service: InferenceService, body: TokensBody) -> TeiTask:
     service = select_service(service, body)
     query = build_tokens_query(context, service.card, body, Output.SPARSE)
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
+    async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         embedded = await service.embed(query)
         return await write_sparse_items(embedded.sparse), embedded.usage
 
@@ -95,7 +95,7 @@ def build_predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
     record_inputs(context, count, is_batch=is_batch)
     options = read_request_options(context)
 
-    async def run(service: EmbeddingService) -> tuple[bytes, Usage]:
+    async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         service.check_room(count)
         items = [_read_item(item) for item in inputs] if is_batch else [_read_item(inputs)]
         query = ScoreQuery(

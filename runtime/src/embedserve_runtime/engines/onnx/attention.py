@@ -1,4 +1,4 @@
-"""Self-attention over packed tokens, before its output product: the joint query/key/value product, query/key norms and
+"""Self-attention over packed tokens, before its output product: the fused QKV product, query/key norms and
 rotary positions on packed tokens, then calls of attention for sequences of one length (`calls`).
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
@@ -51,13 +51,13 @@ def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, n
     """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
     repeated."""
     graph = parts.graph
-    joint = parts.write_product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
+    qkv = parts.write_product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
     is_plain = layer.qk_norm is None and layer.rotary is None and layer.value_norm_eps is None
     if is_plain and layer.kv_heads == layer.heads:
-        return FusedQKV(joint, inner)
+        return FusedQKV(qkv, inner)
     query, key, value = graph.add_many(
-        "Split", joint, graph.add_integers(inner, kv_inner, kv_inner), outputs=3, axis=1
+        "Split", qkv, graph.add_integers(inner, kv_inner, kv_inner), outputs=3, axis=1
     )
     if layer.qk_norm is not None:
         query = _write_head_norm(parts, query, layer, f"{name}.query_norm")

@@ -164,9 +164,9 @@ def _iterate_blocks(
     for members in np.split(order, ends[:-1]):
         lengths: Int32Array = batch.lengths[members][:, None]
         max_length = int(lengths.max())
-        place = np.arange(max_length)[None, :] - (max_length - lengths if side == "left" else 0)
-        real = (place >= 0) & (place < lengths)
-        yield members, batch.cu_seqlens[:-1][members][:, None] + np.where(real, place, 0), real
+        position = np.arange(max_length)[None, :] - (max_length - lengths if side == "left" else 0)
+        real = (position >= 0) & (position < lengths)
+        yield members, batch.cu_seqlens[:-1][members][:, None] + np.where(real, position, 0), real
 
 
 class BundledOnnxRunner:

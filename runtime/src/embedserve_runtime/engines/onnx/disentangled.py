@@ -84,12 +84,12 @@ class DisentangledTerms:
         )
         queries = body.add("Unsqueeze", queries, body.add_integers(1))
         distances = body.add("Sub", keys, queries)
-        places = body.add("Add", distances, body.add_integers(self.max_tokens - 1))
+        offsets = body.add("Add", distances, body.add_integers(self.max_tokens - 1))
         found = []
         if self.content_to_position is not None:
             products = self._write_products(body, query, self.content_to_position)
             own = body.add("Sub", queries, bounds[0])
-            found.append(_pick(body, products, own, self.content_to_position, places))
+            found.append(_pick(body, products, own, self.content_to_position, offsets))
         if self.position_to_content is not None and projected_keys is not None:
             negated = body.add("Sub", body.add_integers(self.max_tokens - 1), distances)
             found.append(_pick(body, projected_keys, keys, self.position_to_content, negated))
@@ -104,10 +104,12 @@ class DisentangledTerms:
         return body.add("Reshape", products, body.add_integers(0, 0, -1))
 
 
-def _pick(body: GraphWriter, products: str, numbers: str, term: Term, places: str) -> str:
+def _pick(body: GraphWriter, products: str, numbers: str, term: Term, offsets: str) -> str:
     """Entry (h, i, j) is the product of the row `numbers` (i, j) with the table's row for `places` (i, j)."""
     first = body.add("Mul", numbers, body.add_integers(term.table_rows))
-    return body.add("Gather", products, body.add("Add", first, body.add("Gather", term.rows, places)), axis=2)
+    return body.add(
+        "Gather", products, body.add("Add", first, body.add("Gather", term.rows, offsets)), axis=2
+    )
 
 
 def build_position_terms(

@@ -1,4 +1,4 @@
-"""Self-attention over packed tokens: joint query/key/value product, query/key norms, rotary positions, a kernel."""
+"""Self-attention over packed tokens: fused QKV product, query/key norms, rotary positions, a kernel."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class SelfAttention:
         self._kv_heads = description.kv_heads
         self._head_size = description.head_size
         self._kernel = kernel
-        joint = [f"{name}.{part}" for part in ("query", "key", "value")]
-        self._joint: Linear = parameters.load_linear(joint, description.qkv_bias)
+        names = [f"{name}.{part}" for part in ("query", "key", "value")]
+        self._qkv_proj: Linear = parameters.load_linear(names, description.qkv_bias)
         self._output: Linear = parameters.load_linear([f"{name}.output"], description.output_bias)
         self._query_norm: Normalization | None = None
         self._key_norm: Normalization | None = None
@@ -76,9 +76,9 @@ class SelfAttention:
             self._norm_per_head = description.qk_norm.scope is QkNormScope.HEAD
 
     def __call__(self, hidden: Tensor, tokens: PackedTokens, rotary: RotaryTable | None) -> Tensor:
-        joint = self._joint(hidden).view(-1, self._heads + 2 * self._kv_heads, self._head_size)
+        qkv = self._qkv_proj(hidden).view(-1, self._heads + 2 * self._kv_heads, self._head_size)
         keys_end = self._heads + self._kv_heads
-        query, key, value = joint[:, : self._heads], joint[:, self._heads : keys_end], joint[:, keys_end:]
+        query, key, value = qkv[:, : self._heads], qkv[:, self._heads : keys_end], qkv[:, keys_end:]
         query, key = self._normalize(query, self._query_norm), self._normalize(key, self._key_norm)
         if self._value_norm_eps is not None:
             wide = functional.rms_norm(value.float(), (self._head_size,), eps=self._value_norm_eps)

@@ -69,16 +69,16 @@ class DeviceLayer:
             weight = torch.tensor(layer.norm_weight, device=device)
             norm = Normalization(layer.norm.kind, layer.norm.eps, weight, bias)
 
-        def place(array: FloatArray | None) -> Tensor | None:
+        def move(array: FloatArray | None) -> Tensor | None:
             return None if array is None else torch.tensor(array, device=device, dtype=dtype)
 
         return cls(
             weight=torch.tensor(layer.weight, device=device, dtype=dtype),
-            bias=place(layer.bias),
+            bias=move(layer.bias),
             activation=layer.activation,
             norm=norm,
             adds_input=layer.adds_input,
-            residual=place(layer.residual),
+            residual=move(layer.residual),
         )
 
     def __call__(self, values: Tensor) -> Tensor:

@@ -87,21 +87,21 @@ class FusedAttention:
             self._slopes = torch.tensor(attention.distance_bias.slopes, device=parameters.device)
         self._block_d = max(16, int(triton.next_power_of_2(attention.head_size)))
 
-    def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
-        """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+    def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
+        """qkv: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
         if self._flash is not None and batch.bounds is not None:
-            return self._flash(joint, batch).to(self._dtype or joint.dtype)
-        form, tokens = self._attention, joint.shape[0]
+            return self._flash(qkv, batch).to(self._dtype or qkv.dtype)
+        form, tokens = self._attention, qkv.shape[0]
         tile = choose_tile(form, tokens, batch.sequences)
         keys_start, values_start = self._width, self._width + form.kv_heads * form.head_size
-        out = joint.new_empty((tokens, self._width), dtype=self._dtype)
-        to_position, to_content, rows = self._multiply_by_table_rows(joint, tokens)
+        out = qkv.new_empty((tokens, self._width), dtype=self._dtype)
+        to_position, to_content, rows = self._multiply_by_table_rows(qkv, tokens)
         grid = (form.heads, triton.cdiv(tokens, tile.queries))
         kernel: Callable[..., object] = attend[grid]
         kernel(
-            query=joint,
-            key=joint[:, keys_start:],
-            value=joint[:, values_start:],
+            query=qkv,
+            key=qkv[:, keys_start:],
+            value=qkv[:, values_start:],
             out=out,
             starts=batch.starts,
             ends=batch.ends,
@@ -112,8 +112,8 @@ class FusedAttention:
             row_of=None if self._term is None else self._term.row_of,
             tokens=tokens,
             rows=rows,
-            query_step=joint.stride(0),
-            key_step=joint.stride(0),
+            query_step=qkv.stride(0),
+            key_step=qkv.stride(0),
             out_step=self._width,
             table_step=0 if self._table is None or len(self._table) == 1 else self._table.stride(0),
             middle=self._middle,
@@ -137,12 +137,12 @@ class FusedAttention:
         )
         return out
 
-    def _multiply_by_table_rows(self, joint: Tensor, tokens: int) -> tuple[Tensor | None, Tensor | None, int]:
+    def _multiply_by_table_rows(self, qkv: Tensor, tokens: int) -> tuple[Tensor | None, Tensor | None, int]:
         """DeBERTa's products of each token with each row of the position tables: (heads, tokens, rows)."""
         if self._term is None:
             return None, None, 0
         form = self._attention
-        heads = joint.view(tokens, -1, form.head_size).transpose(0, 1)
+        heads = qkv.view(tokens, -1, form.head_size).transpose(0, 1)
         products: list[Tensor | None] = []
         rows = 0
         for part, positions in (

@@ -47,7 +47,7 @@ class EightBitProducts:
     inner_kind: of what the down product reads. adds_residual: 8-bit products that end a branch add the residual.
     """
 
-    queries_keys_values: EightBitProduct
+    qkv_proj: EightBitProduct
     of_attended: Linear | EightBitProduct
     up: EightBitProduct
     of_inner: EightBitProduct
@@ -55,7 +55,7 @@ class EightBitProducts:
     adds_residual: bool
 
     def project_qkv(self, hidden: Hidden8) -> Tensor:
-        return self.queries_keys_values(hidden.rows)
+        return self.qkv_proj(hidden.rows)
 
     def project_output(self, attended: Tensor, hidden: Hidden8) -> Tensor:
         if self.adds_residual and isinstance(self.of_attended, EightBitProduct):
@@ -147,13 +147,13 @@ class ValueCentering:
     """Takes the mean of the values out of what attention writes as e4m3; the output product adds it back."""
 
     folded: FoldedValues
-    joint: EightBitProduct
+    qkv_proj: EightBitProduct
     output: EightBitProduct
 
     def calibrate(self, attended: Tensor) -> None:
         """Shift the biases of both products. attended: results of attention for some text."""
-        of_joint, of_output = self.folded.compute_shifts(attended)
-        self.joint.shift(of_joint)
+        of_qkv, of_output = self.folded.compute_shifts(attended)
+        self.qkv_proj.shift(of_qkv)
         self.output.shift(of_output)
 
 
@@ -196,7 +196,7 @@ class LayerParts8:
         weights, dtype = LayerWeights.load(layer, parameters, name), parameters.dtype
         norms, mlp, after = weights.norms, weights.mlp, layer.placement is NormPlacement.POST
         inner = choose_inner_kind(kind, parameters.device)
-        folded, joint = None, weights.joint
+        folded, qkv_proj = None, weights.qkv_proj
         output: Linear | EightBitProduct = weights.output
         # Of what queries, keys and values are made of: it limits the values.
         norm = given.norm if after else norms.attention or given.norm
@@ -205,19 +205,19 @@ class LayerParts8:
             # Embeddings that a layer reads without a norm of its own are the residual too, and stay as they are.
             is_residual = not after and norms.attention is None
             peaks = None if given.ranges is None or is_residual else given.ranges.attention
-            before_attention, joint = smooth(norm, joint, peaks)
+            before_attention, qkv_proj = smooth(norm, qkv_proj, peaks)
         between = norms.attention if after else norms.mlp
         assert between is not None  # `find_eight_bit_obstacle` names the others
         before_mlp, up = smooth(between, weights.up, None if given.ranges is None else given.ranges.mlp)
         if before_attention is not None and inner is EightBit.FP8:
-            folded = FoldedValues.fold(joint, weights.output, layer.attention, before_attention.rows, kind)
-            joint = folded.joint
+            folded = FoldedValues.fold(qkv_proj, weights.output, layer.attention, before_attention.rows, kind)
+            qkv_proj = folded.qkv_proj
             epilogue = ProductEpilogue(residual_norm=given.norm if after else None)
             output = EightBitProduct(folded.output, dtype, kind=inner, epilogue=epilogue)
         activated = ProductEpilogue(mlp.activation, mlp.gated)
         added = ProductEpilogue(residual_norm=norms.attention if after else None)
         products = EightBitProducts(
-            queries_keys_values=EightBitProduct(joint, dtype, kind=kind),
+            qkv_proj=EightBitProduct(qkv_proj, dtype, kind=kind),
             of_attended=output,
             up=EightBitProduct(up, dtype, kind=kind, epilogue=activated),
             of_inner=EightBitProduct(weights.down, dtype, kind=inner, epilogue=added),
@@ -226,7 +226,7 @@ class LayerParts8:
         )
         centering = None
         if folded is not None and isinstance(output, EightBitProduct):
-            centering = ValueCentering(folded, products.queries_keys_values, output)
+            centering = ValueCentering(folded, products.qkv_proj, output)
         attention = FusedSelfAttention(
             layer.attention,
             shared,

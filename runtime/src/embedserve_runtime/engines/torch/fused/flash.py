@@ -23,7 +23,7 @@ from embedserve_runtime.model.architecture import Attention
 
 log = logging.getLogger(__name__)
 
-# Attention over one batch, from the joint product: `fused.attention.FusedAttention` and `FlashAttention` here.
+# Attention over one batch, from the fused QKV product: `fused.attention.FusedAttention` and `FlashAttention` here.
 Attend = Callable[[Tensor, DeviceBatch], Tensor]
 
 # Lengths of the timing, each in a batch of so many tokens.
@@ -67,10 +67,10 @@ class FlashAttention:
         self._run: Callable[..., object] = import_module("flash_attn.cute").flash_attn_varlen_func
         self._form = attention
 
-    def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
-        """joint: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
-        form, (tokens, _) = self._form, joint.shape
-        parts = joint.view(tokens, -1, form.head_size)
+    def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
+        """qkv: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        form, (tokens, _) = self._form, qkv.shape
+        parts = qkv.view(tokens, -1, form.head_size)
         keys, values = form.heads, form.heads + form.kv_heads
         result = self._run(
             *(parts[:, :keys], parts[:, keys:values], parts[:, values:]),
@@ -102,11 +102,11 @@ def measure_flash_length(
         ids = np.zeros(length, dtype=np.int32)
         batch = copy_to_device(PackedBatch.pack([ids] * (TOKENS // length)), device)
         width = (attention.heads + 2 * attention.kv_heads) * attention.head_size
-        joint = torch.randn((batch.tokens, width), device=device, dtype=dtype)
+        qkv = torch.randn((batch.tokens, width), device=device, dtype=dtype)
         bounded = batch.with_bounds(length)
-        want, got = ours(joint, batch), flash(joint, bounded)
+        want, got = ours(qkv, batch), flash(qkv, bounded)
         cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
-        times = _measure_ms(ours, joint, batch), _measure_ms(flash, joint, bounded)
+        times = _measure_ms(ours, qkv, batch), _measure_ms(flash, qkv, bounded)
         timings.append(FlashTiming(length, *times, cosine))
     found = choose_flash_length(timings)
     log.info(
@@ -115,13 +115,13 @@ def measure_flash_length(
     return found
 
 
-def _measure_ms(run: Attend, joint: Tensor, batch: DeviceBatch) -> float:
+def _measure_ms(run: Attend, qkv: Tensor, batch: DeviceBatch) -> float:
     for _ in range(WARM_UPS):
-        run(joint, batch)
+        run(qkv, batch)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(RUNS):
-        run(joint, batch)
+        run(qkv, batch)
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / RUNS

@@ -145,25 +145,23 @@ def add_and_normalize(
 
 
 def apply_rotary(
-    joint: Tensor,
+    qkv: Tensor,
     batch: DeviceBatch,
     heads: tuple[int, int],
     rotary: RotaryTable | None,
     norms: tuple[Normalization, Normalization] | None,
 ) -> None:
-    """Norm of each head and rotary positions, in place, on queries and keys of (tokens, joint heads * head size).
+    """Norm of each head and rotary positions, in place, on the queries and keys of (tokens, all heads * head size).
 
     heads: of queries and of keys. norms: likewise.
     """
     (query_heads, key_heads), (query_norm, key_norm) = heads, norms or (None, None)
-    size = joint.shape[1] // (query_heads + 2 * key_heads)
+    size = qkv.shape[1] // (query_heads + 2 * key_heads)
     half = 0 if rotary is None else rotary.cos.shape[-1]
     tile = 16
-    kernel: Callable[..., object] = rows.rotate_heads[
-        (triton.cdiv(len(joint), tile), query_heads + key_heads)
-    ]
+    kernel: Callable[..., object] = rows.rotate_heads[(triton.cdiv(len(qkv), tile), query_heads + key_heads)]
     kernel(
-        joint=joint,
+        qkv=qkv,
         starts=batch.starts,
         cos=None if rotary is None else rotary.cos,
         sin=None if rotary is None else rotary.sin,
@@ -171,8 +169,8 @@ def apply_rotary(
         query_bias=_get_bias(query_norm),
         key_weight=_get_weight(key_norm),
         key_bias=_get_bias(key_norm),
-        tokens=len(joint),
-        step=joint.stride(0),
+        tokens=len(qkv),
+        step=qkv.stride(0),
         query_heads=query_heads,
         eps=_get_eps(query_norm),
         HEAD_SIZE=size,

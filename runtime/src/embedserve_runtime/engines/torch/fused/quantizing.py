@@ -59,29 +59,31 @@ def compute_output_bounds(norm: Normalization, linear: Linear, kind: EightBit) -
 class FoldedValues:
     """Weights with the values rescaled so that 8 bit can hold the result of attention.
 
-    joint: queries, keys and values; values are scaled so that the result of attention is within e4m3. output: the
+    qkv_proj: queries, keys and values; values are scaled so that the result of attention is within e4m3. output: the
     product of that result. Both in float32 (float16 might have no room for a scaled weight), with a bias each.
     """
 
-    joint: Linear
+    qkv_proj: Linear
     output: Linear
     attention: Attention
 
     @classmethod
     def fold(
-        cls, joint: Linear, output: Linear, attention: Attention, norm: Normalization, kind: EightBit
+        cls, qkv_proj: Linear, output: Linear, attention: Attention, norm: Normalization, kind: EightBit
     ) -> FoldedValues:
-        """kind: of the joint product, which gets rows of `norm`."""
+        """kind: of the fused QKV product, which gets rows of `norm`."""
         width = attention.kv_heads * attention.head_size
-        of_values = Linear(joint.weight[-width:], None if joint.bias is None else joint.bias[-width:])
+        of_values = Linear(
+            qkv_proj.weight[-width:], None if qkv_proj.bias is None else qkv_proj.bias[-width:]
+        )
         bounds = compute_output_bounds(norm, of_values, kind).clamp(min=1e-12)
         # Less their mean they may be twice as large. Powers of two: no digit changes in 16 bit. Its rounding may exceed
         # the bound, by less than what e4m3 rounds down to its largest number.
         factors = torch.exp2(torch.floor(torch.log2(MAX_VALUE[EightBit.FP8] / (2.0 * bounds))))
-        of_rows = torch.cat([factors.new_ones(len(joint.weight) - width), factors])
+        of_rows = torch.cat([factors.new_ones(len(qkv_proj.weight) - width), factors])
         of_columns = _repeat_for_query_heads(factors, attention)
         return cls(
-            Linear(joint.weight.float() * of_rows[:, None], _get_bias(joint) * of_rows),
+            Linear(qkv_proj.weight.float() * of_rows[:, None], _get_bias(qkv_proj) * of_rows),
             Linear(output.weight.float() / of_columns, _get_bias(output)),
             attention,
         )
@@ -94,7 +96,7 @@ class FoldedValues:
         form = self.attention
         of_heads = attended.float().mean(dim=0).view(form.kv_heads, -1, form.head_size)
         means = of_heads.mean(dim=1).flatten()
-        before = means.new_zeros(len(self.joint.weight) - len(means))
+        before = means.new_zeros(len(self.qkv_proj.weight) - len(means))
         return torch.cat([before, -means]), self.output.weight @ _repeat_for_query_heads(means, form)
 
 

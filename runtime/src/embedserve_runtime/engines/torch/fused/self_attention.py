@@ -1,4 +1,4 @@
-"""Self-attention between the joint product and the output product: norms of heads, rotary positions, attention."""
+"""Self-attention between the fused QKV product and the output product: norms of heads, rotary positions, attention."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ class FusedSelfAttention:
         self._query_width = description.heads * description.head_size
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
-    def __call__(self, joint: Tensor, batch: DeviceBatch) -> Tensor:
-        """joint: the product of queries, keys and values, which is overwritten."""
+    def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
+        """qkv: the product of queries, keys and values, which is overwritten."""
         if self._norms is not None and not self._norm_per_head:
-            queries, keys = joint[:, : self._query_width], joint[:, self._query_width : self._key_end]
+            queries, keys = qkv[:, : self._query_width], qkv[:, self._query_width : self._key_end]
             queries.copy_(self._norms[0](queries))
             keys.copy_(self._norms[1](keys))
         per_head = self._norms if self._norm_per_head else None
         if self._rotary is not None or per_head is not None:
-            apply_rotary(joint, batch, self._heads, self._rotary, per_head)
-        return self._attend(joint, batch)
+            apply_rotary(qkv, batch, self._heads, self._rotary, per_head)
+        return self._attend(qkv, batch)

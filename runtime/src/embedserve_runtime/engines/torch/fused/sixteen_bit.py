@@ -37,7 +37,7 @@ class SixteenBitProducts:
     adds_residual: bool
 
     def project_qkv(self, hidden: Hidden16) -> Tensor:
-        return self.weights.joint(hidden.rows)
+        return self.weights.qkv_proj(hidden.rows)
 
     def project_output(self, attended: Tensor, hidden: Hidden16) -> Tensor:
         return self.weights.output(attended)
@@ -107,7 +107,7 @@ def add_and_norm(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PostNormIO:
+class PostNormEmbeddings:
     """The embeddings before the first layer and the final norm of an encoder whose norms come after the branches."""
 
     tables: EmbeddingTables
@@ -122,7 +122,7 @@ class PostNormIO:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreNormIO:
+class PreNormEmbeddings:
     """The embeddings before the first layer, already normalized for it, of an encoder whose norms come before the
     branches. first_norm: of the first layer, or the final one where there is no layer."""
 
@@ -169,7 +169,7 @@ def build_post_norm_stack(
         )
         for one in loaded
     ]
-    io = PostNormIO(tables, final_norm)
+    io = PostNormEmbeddings(tables, final_norm)
     return LayerStack(io.embed, layers, io.finish)
 
 
@@ -186,5 +186,5 @@ def build_pre_norm_stack(
         )
         for one, norm in zip(loaded, following, strict=True)
     ]
-    io = PreNormIO(tables, first)
+    io = PreNormEmbeddings(tables, first)
     return LayerStack(io.embed, layers, io.finish)

@@ -45,14 +45,14 @@ class SkinnyProducts:
         return cls(
             weights,
             attention_norm,
-            None if before is None else NormLinear.fold(weights.joint, before),
+            None if before is None else NormLinear.fold(weights.qkv_proj, before),
             NormLinear.fold(weights.up, attention_norm),
             loaded.up.kind,
         )
 
     def project_qkv(self, hidden: SkinnyHidden) -> Tensor:
         if isinstance(hidden.rows, Tensor):
-            return self.weights.joint(hidden.rows)
+            return self.weights.qkv_proj(hidden.rows)
         assert self.normed_joint is not None  # it is not the first layer
         return self.normed_joint(hidden.rows)
 

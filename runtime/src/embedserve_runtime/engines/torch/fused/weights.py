@@ -13,10 +13,10 @@ from embedserve_runtime.model.architecture import Layer, Mlp
 class LayerWeights:
     """The weights of a layer.
 
-    joint: the fused queries, keys and values. up: gate before up where the MLP is gated.
+    qkv_proj: the fused queries, keys and values. up: gate before up where the MLP is gated.
     """
 
-    joint: Linear
+    qkv_proj: Linear
     output: Linear
     up: Linear
     down: Linear
@@ -27,10 +27,10 @@ class LayerWeights:
     def load(cls, layer: Layer, parameters: Parameters, name: str) -> LayerWeights:
         mlp = layer.mlp
         assert isinstance(mlp, Mlp)  # `find_fused_obstacle` names the others
-        joint = [f"{name}.attention.{part}" for part in ("query", "key", "value")]
+        qkv_proj = [f"{name}.attention.{part}" for part in ("query", "key", "value")]
         up = [f"{name}.mlp.gate", f"{name}.mlp.up"] if mlp.gated else [f"{name}.mlp.up"]
         return cls(
-            joint=parameters.load_linear(joint, layer.attention.qkv_bias),
+            qkv_proj=parameters.load_linear(qkv_proj, layer.attention.qkv_bias),
             output=parameters.load_linear([f"{name}.attention.output"], layer.attention.output_bias),
             up=parameters.load_linear(up, mlp.up_bias),
             down=parameters.load_linear([f"{name}.mlp.down"], mlp.down_bias),

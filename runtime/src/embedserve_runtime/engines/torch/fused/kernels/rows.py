@@ -144,7 +144,7 @@ def add_norm(
 
 @triton.jit
 def rotate_heads(
-    joint,  # (tokens, heads, size), strides step a token and HEAD_SIZE a head; changed in place
+    qkv,  # (tokens, heads, size), strides step a token and HEAD_SIZE a head; changed in place
     starts,
     cos,  # float32 (positions, HALF), read where HALF > 0
     sin,
@@ -164,13 +164,13 @@ def rotate_heads(
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Norm of each head (NORM), then rotary positions, on the query and key heads of the joint product."""
+    """Norm of each head (NORM), then rotary positions, on the query and key heads of the fused QKV product."""
     places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     real = (places < tokens)[:, None]
     columns = tl.arange(0, BLOCK_D)
     inside = columns < HEAD_SIZE
-    base = joint + places[:, None].to(tl.int64) * step + head * HEAD_SIZE
+    base = qkv + places[:, None].to(tl.int64) * step + head * HEAD_SIZE
     values = tl.load(base + columns[None, :], mask=real & inside[None, :], other=0.0).to(tl.float32)
     if NORM:
         is_key = head >= query_heads
@@ -204,7 +204,7 @@ def rotate_heads(
         values = values * cosines + tl.where(first[None, :], -others, others) * sines
     # Every program owns its head of its rows, and all its loads are done.
     tl.debug_barrier()
-    tl.store(base + columns[None, :], values.to(joint.dtype.element_ty), mask=real & inside[None, :])
+    tl.store(base + columns[None, :], values.to(qkv.dtype.element_ty), mask=real & inside[None, :])
 
 
 @triton.jit
