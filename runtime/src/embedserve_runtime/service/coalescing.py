@@ -111,8 +111,8 @@ class RequestCoalescer:
         for key in keys:
             if (row := self._look_up(key)) is not None:
                 cached[key] = row
-            elif (index := self._find_run(key, len(keys))) is not None:
-                joined[key] = index
+            elif (found := self._find_run(key, len(keys))) is not None:
+                joined[key] = found
             else:
                 own[key] = None
         if len(own) == len(keys):
@@ -156,7 +156,7 @@ class RequestCoalescer:
             result = await self._run_query(query, started)
         finally:
             for key in keys:
-                if (index := self._running.get(key)) is not None and index[0] is run:
+                if (found := self._running.get(key)) is not None and found[0] is run:
                     del self._running[key]
             run.end(result)
         if self._cache is not None:
