@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.types import Message
 from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware import disconnect
-from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS
+from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS, RequestWatcher
 from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
@@ -245,6 +246,17 @@ async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
         )
         assert server.context.memory.pending == 0
         assert server.get_metric("embedserve_requests_in_flight") == 0
+
+
+async def test_nothing_is_kept_of_an_answered_request() -> None:
+    async def receive() -> Message:
+        raise AssertionError("it is answered before anybody listens")
+
+    watcher = RequestWatcher()
+    watcher.stop(watcher.watch(receive))
+    kept = weakref.ref(receive)
+    del receive
+    assert kept() is None, "its body would stay in memory as long"
 
 
 async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What HTTP/1.1 says of requests, over real sockets against a real process: framing, heads, targets, connections."""
+"""What HTTP/1.1 says of requests, over real sockets against a real process: framing, heads, connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.support.http_connection import HttpConnection, build_post, build_request, encode_chunked
+from tests.support.http_connection import build_post, build_request, encode_chunked
 from tests.support.models import small_minilm
 from tests.support.monitored_server import MonitoredServer, start_monitored_server
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -351,53 +351,3 @@ def test_the_address_may_be_of_ipv6(model: Path) -> None:
         assert ":" in six.host
         six.assert_is_sound()
         assert httpx.get(f"{six.server.management}/readyz").status_code == 200
-
-
-# -- targets and methods
-
-TARGETS = {
-    "http://other.example/embed": 200,
-    "http://other.example:8080/embed?a=b": 200,
-    "/%65mbed": 200,
-    "/embed?": 200,
-    "/embed?x=1&y=%0d%0a": 200,
-    "/embed%0d%0ax-injected:%201": 404,
-    "/embed%00": 404,
-    "//embed": 404,
-    "/embed/../embed": 404,
-    "/%ff%fe": 404,
-}
-
-
-@pytest.mark.parametrize("path", [*TARGETS])
-def test_a_target_means_what_it_says(server: MonitoredServer, path: str) -> None:
-    connection = server.connect()
-    connection.send(build_request("POST", path, JSON, body=TEXT))
-    answer = connection.read_answer()
-    assert answer.status == TARGETS[path], answer
-    assert answer.get("x-injected") is None
-    assert not connection.is_readable(), connection.read_to_end()
-
-
-@pytest.mark.parametrize("path", ["/info", "/health"])
-def test_head_has_the_head_of_get_and_no_body(server: MonitoredServer, path: str) -> None:
-    connection = server.connect()
-    connection.send(build_request("GET", path))
-    got = connection.read_answer()
-    connection.send(build_request("HEAD", path) + build_request("GET", path))
-    head, after = connection.read_answer("HEAD"), connection.read_answer()
-    assert (head.status, head.get("content-length")) == (200, str(len(got.body))), head
-    assert (after.status, after.body) == (200, got.body)
-
-
-def test_head_of_a_route_for_post_is_405_that_names_post(server: MonitoredServer) -> None:
-    connection = server.connect()
-    answer = read_head(connection, "/embed")
-    assert answer == (405, "POST")
-    assert read_head(connection, "/embed") == answer, "the connection goes on"
-
-
-def read_head(connection: HttpConnection, path: str) -> tuple[int, str | None]:
-    connection.send(build_request("HEAD", path))
-    answer = connection.read_answer("HEAD")
-    return answer.status, answer.get("allow")

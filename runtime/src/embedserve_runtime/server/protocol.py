@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import httptools
@@ -22,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from embedserve_runtime.server import limits
+from embedserve_runtime.server.answer_transport import AnswerTransport
 
 _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 _SUPPORTED_VERSIONS = frozenset({"1.0", "1.1"})
@@ -76,13 +76,14 @@ class ServerConfig(uvicorn.Config):
     idle_connections: IdleConnections
 
 
-class _AnswerTransport:
-    """The transport as uvicorn's request cycle sees it, which writes answers and closes after the last one."""
-
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-        self.close = close
+def _to_origin_form(target: bytes) -> bytes:
+    """Return path and query of a target in absolute form, `http://host?query`, whose path may be empty (RFC 9112,
+    section 3.2.2); any other target as it is."""
+    url = httptools.parse_url(target)
+    if not url.schema:
+        return target
+    path = url.path or b"/"
+    return path + b"?" + url.query if url.query else path
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -119,7 +120,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._answers = cast(asyncio.Transport, _AnswerTransport(transport, self._close_after_answer))
+        self._answers = AnswerTransport(transport, self._close_after_answer)
         self.config.observer.connection_opened()
         if len(self.connections) > limits.MAX_CONNECTIONS:
             # Clients that only connect would otherwise keep out those that ask.
@@ -201,9 +202,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.expect_100_continue:
             # Of HTTP/1.0 the offer is ignored: such a client takes a 100 for its answer (RFC 9110, section 10.1.1).
             self.expect_100_continue = self.parser.get_http_version() != "1.0"
+        if not self.url.startswith(b"/"):
+            self.url = _to_origin_form(self.url)
         super().on_headers_complete()
         if self.cycle is not None:
-            self.cycle.transport = self._answers
+            self.cycle.transport = cast(asyncio.Transport, self._answers)
             self._unanswered.append(self.cycle)
         self._in_head, self._in_body = False, True
         self._unparsed_bytes = 0
@@ -226,6 +229,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._read_deadline = math.inf
 
     def on_response_complete(self) -> None:
+        self._answers.end_answer()
         self._unanswered.popleft()
         super().on_response_complete()
         # `check_deadlines` looks after idle connections; a timer for each answer costs more than all of its looks.
@@ -287,9 +291,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _write_deadline_passed(self, now: float) -> bool:
-        """Return whether the client has read nothing for `WRITE_SECONDS` while bytes wait to be sent.
-
-        A client that reads slowly keeps its connection: each byte that it takes moves the deadline."""
+        """Return whether the client has read nothing for `WRITE_SECONDS` while bytes wait to be sent; each byte that it
+        takes moves the deadline."""
         unwritten = self.transport.get_write_buffer_size()
         if unwritten == 0:
             self._write_deadline = math.inf

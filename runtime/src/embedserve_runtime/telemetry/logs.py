@@ -45,6 +45,7 @@ def configure_logs(level: str, redactor: Redactor) -> None:
     """Send all logs through the JSON formatter, uncaught exceptions included; libraries log from warning on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(redactor))
+    _leave_out_origin()
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)
@@ -53,6 +54,15 @@ def configure_logs(level: str, redactor: Redactor) -> None:
     threading.excepthook = lambda given: _log_uncaught(
         given.exc_type, given.exc_value or given.exc_type(), given.exc_traceback
     )
+
+
+def _leave_out_origin() -> None:
+    """Look up neither the caller of a log line nor its thread and process, which the formatter does not write.
+
+    See https://docs.python.org/3/howto/logging.html#optimization.
+    """
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

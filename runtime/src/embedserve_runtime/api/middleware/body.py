@@ -46,7 +46,7 @@ class BodyMiddleware:
             watch.task.uncancel()
             raise watch.cancel_reason from None
         finally:
-            watch.stop()
+            self._watcher.stop(watch)
             reader.release()
 
 

@@ -7,7 +7,7 @@ answered before they are watched: they cost an entry in a queue, not a task or a
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 from starlette.types import Receive
 
@@ -16,8 +16,11 @@ from embedserve_runtime.api.errors import BodyTimeout
 BODY_SECONDS = 60.0
 """How long a body may take to arrive; a longer one may take as long as it arrives at `MIN_BODY_BYTES_PER_SECOND`."""
 MIN_BODY_BYTES_PER_SECOND = 16_384
-WATCH_SECONDS = 0.02
-"""Requests still unanswered after this long get a task that listens for the end of their connection."""
+WATCH_SECONDS = 0.25
+"""Requests still unanswered after this long get a task that listens for the end of their connection.
+
+The task costs as much CPU time as reading the request, and a full queue of short texts is answered sooner than this.
+"""
 
 
 class ClientDisconnected(Exception):
@@ -35,7 +38,6 @@ class RequestWatch:
         "_started",
         "_timer",
         "cancel_reason",
-        "is_stopped",
         "received",
         "task",
     )
@@ -43,7 +45,6 @@ class RequestWatch:
     def __init__(self, task: asyncio.Task[object], receive: Receive) -> None:
         self.task = task
         self.cancel_reason: ClientDisconnected | BodyTimeout | None = None
-        self.is_stopped = False
         self.received = 0
         self._receive = receive
         self._started = task.get_loop().time()
@@ -69,7 +70,7 @@ class RequestWatch:
             self._listener = self.task.get_loop().create_task(self._listen())
 
     def stop(self) -> None:
-        self.is_stopped = True
+        """Stop to watch; `RequestWatcher.stop` calls it."""
         if self._timer:
             self._timer.cancel()
         # Released, since the reference cycle would keep the request's body until a garbage collection.
@@ -102,7 +103,7 @@ class RequestWatcher:
     """Starts the watches of long requests, with one timer for all of them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, RequestWatch]] = deque()
+        self._waiting: OrderedDict[RequestWatch, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, receive: Receive) -> RequestWatch:
@@ -111,17 +112,23 @@ class RequestWatcher:
         assert task is not None, "requests are handled in tasks"
         watch = RequestWatch(task, receive)
         loop = task.get_loop()
-        self._waiting.append((loop.time() + WATCH_SECONDS, watch))
+        self._waiting[watch] = loop.time() + WATCH_SECONDS
         if self._timer is None:
             self._timer = loop.call_later(WATCH_SECONDS, self._start_due, loop)
         return watch
 
+    def stop(self, watch: RequestWatch) -> None:
+        """Stop a watch, and keep nothing of its request."""
+        self._waiting.pop(watch, None)
+        watch.stop()
+
     def _start_due(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        while self._waiting and (self._waiting[0][0] <= now or self._waiting[0][1].is_stopped):
-            _, watch = self._waiting.popleft()
-            if not watch.is_stopped:
-                watch.start()
         self._timer = None
-        if self._waiting:
-            self._timer = loop.call_later(self._waiting[0][0] - now, self._start_due, loop)
+        now = loop.time()
+        while self._waiting:
+            watch, due = next(iter(self._waiting.items()))
+            if due > now:
+                self._timer = loop.call_later(due - now, self._start_due, loop)
+                return
+            del self._waiting[watch]
+            watch.start()
