@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from grpc import StatusCode
-from grpc.aio import ServicerContext
+from grpc.aio import AbortError, InternalError, ServicerContext
 
 from embedserve_runtime.api.context import RequestContext, ServerContext, choose_request_id
 from embedserve_runtime.api.errors import CLIENT_CLOSED_REQUEST
@@ -23,6 +24,20 @@ log = logging.getLogger(__name__)
 # A string, since the library's class takes parameters for type checkers only.
 GrpcContext: TypeAlias = "ServicerContext[Any, Any]"
 OK = 200
+
+
+async def refuse_call(
+    context: GrpcContext, status: StatusCode, message: str, trailers: tuple[tuple[str, str | bytes], ...]
+) -> NoReturn:
+    """End a call with a status: raises AbortError, which the library expects to come back to it.
+
+    Raises CancelledError where the client has cancelled the call meanwhile: nothing can be sent any more, and the
+    library would log its own error about that with a traceback.
+    """
+    try:
+        await context.abort(status, message, trailers)
+    except InternalError as error:
+        raise asyncio.CancelledError from error
 
 
 class CallContext(NamedTuple):
@@ -65,8 +80,12 @@ class CallRecorder:
             yield call
             status = StatusCode.OK
         except EmbedserveError as error:
-            status = find_status(error)
-            await context.abort(status, error.message, build_trailers(error, call.request_id))
+            refusal = find_status(error)
+            try:
+                await refuse_call(context, refusal, error.message, build_trailers(error, call.request_id))
+            except AbortError:
+                status = refusal
+                raise
         finally:
             fields = {
                 "route": self._label,

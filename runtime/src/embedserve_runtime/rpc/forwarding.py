@@ -24,7 +24,7 @@ from embedserve_runtime.api.middleware.forwarding import (
     unreachable_space_error,
 )
 from embedserve_runtime.api.routes import FORWARDED
-from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext
+from embedserve_runtime.rpc.calls import CallContext, CallRecorder, GrpcContext, refuse_call
 from embedserve_runtime.rpc.handlers import RpcContext
 from embedserve_runtime.rpc.messages import read_single_message
 
@@ -148,8 +148,7 @@ class CallForwarder(aio.ServerInterceptor):
                 except aio.AioRpcError as error:
                     refusal = error
             trailers = tuple(_application_metadata(refusal.trailing_metadata()))
-            await context.abort(refusal.code(), refusal.details() or "", trailers)
-            raise refusal  # not reached: the line before raises
+            return await refuse_call(context, refusal.code(), refusal.details() or "", trailers)
 
     async def _connect(self, space: str) -> aio.Channel:
         """Connect to the space's own name. Raises NotReady when it cannot be reached."""
