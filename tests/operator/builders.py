@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
+from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.kube.kinds import CLAIM
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.pods import Pod
@@ -16,13 +18,13 @@ from embedserve_operator.kube.views.workloads import Job, PersistentVolumeClaim
 from embedserve_operator.manifests.metadata import REPLACED_AT, REVISION_LABEL, SPACE_LABEL
 from embedserve_operator.observe.resource import read_resource
 from embedserve_operator.observe.state import ReceivedObjects, VolumeObjects, observe
-from embedserve_operator.plan import Plan, PlannedCondition, make_plan
+from embedserve_operator.plan import Plan, make_plan
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.settings import RenderSettings, RuntimeImage
 from embedserve_operator.state.nodes import UNKNOWN_CLUSTER, ClusterState, NodeState, Taint
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodReplies, SelfCheckResult
-from embedserve_operator.status.publisher import add_times
+from embedserve_operator.status.report import build_status
 from tests.operator.moments import NOON
 
 SETTINGS = RenderSettings(
@@ -175,8 +177,12 @@ class Cluster:
     def plan(self) -> Plan:
         return make_plan(self.observed(), self.settings)
 
-    def conditions(self) -> dict[str, PlannedCondition]:
-        return {condition.type: condition for condition in self.plan().status.conditions}
+    def status(self, failure: ApplyFailure | None = None) -> EmbeddingServiceStatus:
+        """The status after a pass, of which `failure` could not be written."""
+        return build_status(self.plan(), self.observed(), failure)
+
+    def conditions(self) -> dict[str, Condition]:
+        return {condition.type: condition for condition in self.status().conditions}
 
     def changed(self, spec: Mapping[str, Any]) -> Self:
         """After the user changed the spec."""
@@ -268,8 +274,7 @@ class Cluster:
     def published(self) -> Self:
         """After the status was written."""
 
-        status = add_times(self.plan().status, self.observed().resource, NOON)
-        dumped = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        dumped = self.status().model_dump(by_alias=True, exclude_none=True, mode="json")
         return replace(self, resource={**self.resource, "status": dumped})
 
     def revision(self, spec: Mapping[str, Any] | None = None) -> str:

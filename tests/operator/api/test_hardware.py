@@ -80,9 +80,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spec", "reason", "words"), REFUSED)
 def test_what_cannot_be_is_refused_with_a_reason(spec: dict[str, Any], reason: str, words: str) -> None:
-    plan = Cluster(resource(spec)).plan()
+    cluster = Cluster(resource(spec))
+    plan, by_type = cluster.plan(), cluster.conditions()
     assert (plan.children, plan.prune) == ((), ())
-    by_type = {condition.type: condition for condition in plan.status.conditions}
     assert by_type["Stalled"].reason == by_type["Ready"].reason == reason
     assert words in by_type["Stalled"].message
 
@@ -91,10 +91,8 @@ def test_an_image_without_the_architecture_of_the_class_is_refused() -> None:
     settings = RenderSettings(
         images={**IMAGES, "cuda": RuntimeImage("cuda:1", architectures=("amd64",))}, classes=CLASSES
     )
-    from embedserve_operator.plan import make_plan
-
-    plan = make_plan(Cluster(resource(hub_spec(hardware={"class": "dgx-spark"}))).observed(), settings)
-    (stalled,) = [c for c in plan.status.conditions if c.type == "Stalled"]
+    cluster = Cluster(resource(hub_spec(hardware={"class": "dgx-spark"})), settings=settings)
+    stalled = cluster.conditions()["Stalled"]
     assert stalled.reason == "ImageLacksArchitecture"
     assert "needs arm64, and the image cuda:1 has only amd64" in stalled.message
 

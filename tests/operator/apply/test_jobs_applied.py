@@ -59,7 +59,7 @@ def fetching() -> Cluster:
 async def test_a_job_is_created_once(server: JobServer) -> None:
     cluster = fetching()
     plan, observed = cluster.plan(), cluster.observed()
-    only_jobs = Plan(children=(), prune=(), status=plan.status, jobs_to_create=plan.jobs_to_create)
+    only_jobs = Plan(plan.outcome, jobs_to_create=plan.jobs_to_create)
     async with KubeClient(request_timeout=5) as kube:
         applier = ChildApplier(kube, ObjectCache())
         assert await applier.apply(only_jobs, observed) is None
@@ -73,9 +73,7 @@ async def test_a_job_that_is_refused_is_told(server: JobServer) -> None:
 
     server.answer = refuse
     cluster = fetching()
-    plan = Plan(
-        children=(), prune=(), status=cluster.plan().status, jobs_to_create=cluster.plan().jobs_to_create
-    )
+    plan = Plan(cluster.plan().outcome, jobs_to_create=cluster.plan().jobs_to_create)
     async with KubeClient(request_timeout=5) as kube:
         refusal = await ChildApplier(kube, ObjectCache()).apply(plan, cluster.observed())
     assert refusal is not None
@@ -85,7 +83,7 @@ async def test_a_job_that_is_refused_is_told(server: JobServer) -> None:
 async def test_a_job_that_is_in_the_way_is_deleted_and_no_other_of_its_name(server: JobServer) -> None:
     cluster = started(fetching())
     observed = cluster.observed()
-    plan = Plan(children=(), prune=(), status=cluster.plan().status, jobs_to_delete=observed.jobs)
+    plan = Plan(cluster.plan().outcome, jobs_to_delete=observed.jobs)
     async with KubeClient(request_timeout=5) as kube:
         await ChildApplier(kube, ObjectCache()).apply(plan, observed)
     assert server.deleted == [(observed.jobs[0].name, observed.jobs[0].uid)]
@@ -142,7 +140,7 @@ async def test_a_volume_that_the_api_server_would_leave_out_is_named_and_nothing
     deployments = tuple(child for child in plan.children if child["kind"] == "Deployment")
     async with KubeClient(request_timeout=5) as kube:
         refusal = await ChildApplier(kube, ObjectCache()).apply(
-            Plan(children=deployments, prune=(), status=plan.status), cluster.observed()
+            Plan(plan.outcome, children=deployments), cluster.observed()
         )
     assert (refusal.reason if refusal is not None else None) == want
     assert made == (["Deployment"] if has_feature else [])

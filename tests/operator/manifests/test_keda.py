@@ -127,7 +127,7 @@ def test_what_the_autoscaler_of_keda_says_is_told() -> None:
         currentMetrics=[{"type": "External", "external": {"current": {"averageValue": "80"}}}],
         conditions=[{"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound"}],
     ).rolled_out()
-    status = looked.plan().status
+    status = looked.status()
     assert status.autoscaling is not None
     assert (status.autoscaling.current_replicas, status.autoscaling.desired_replicas) == (3, 4)
     assert status.autoscaling.value == "80"

@@ -70,7 +70,7 @@ def test_pods_are_not_restarted_when_the_size_becomes_known() -> None:
     before = Cluster().applied()
     assert "memory" not in requests(before)
     cluster = serving()
-    assert cluster.plan().status.model is not None
+    assert cluster.status().model is not None
     assert template(cluster) == template(before)
 
 

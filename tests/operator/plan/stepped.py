@@ -31,9 +31,8 @@ from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodReplies, SelfCheckResult
 from embedserve_operator.state.resource import Child
 from embedserve_operator.state.upgrades import NO_UPGRADE, UpgradeProgress
-from embedserve_operator.status.publisher import add_times
+from embedserve_operator.status.report import build_status
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
-from tests.operator.moments import NOON
 
 Ref = tuple[str, str]
 Write = Callable[[], None]
@@ -180,7 +179,7 @@ class SteppedCluster:
             yield partial(self._label, ("Pod", label.pod.name), label.space)
         for gone in plan.prune:
             yield partial(self._delete, (gone.ref.kind, gone.ref.name))
-        status = add_times(plan.status, observed.resource, NOON).model_dump(
+        status = build_status(plan, replace(observed, now=NOW)).model_dump(
             by_alias=True, exclude_none=True, mode="json"
         )
         if status != self.objects[RESOURCE_REF].get("status"):

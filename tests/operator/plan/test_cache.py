@@ -34,13 +34,13 @@ INT8: dict[str, Any] = {"precision": "int8"}
 
 
 def fetch_of(cluster: Cluster) -> FetchStatus:
-    found = cluster.plan().status.fetch
+    found = cluster.status().fetch
     assert found is not None
     return found
 
 
 def conversion_of(cluster: Cluster) -> ConversionStatus:
-    found = cluster.plan().status.conversion
+    found = cluster.status().conversion
     assert found is not None
     return found
 
@@ -69,7 +69,7 @@ def test_while_the_model_is_fetched_the_service_says_so() -> None:
 
 
 def test_what_the_job_found_is_published_before_any_pod_says_it() -> None:
-    status = succeeded(started(Cluster(resource(cached())))).plan().status
+    status = succeeded(started(Cluster(resource(cached())))).status()
     assert status.fetch is not None
     assert (status.fetch.state, status.fetch.revision) == ("Succeeded", REPORT["revision"])
     assert status.vector_space is not None
@@ -336,7 +336,7 @@ class TestConversion:
     def test_it_is_not_made_for_nothing(self, spec: dict[str, Any]) -> None:
         fetched = started(succeeded(started(Cluster(resource(spec)))))
         assert len(fetched.names("Deployment")) == 1
-        assert fetched.plan().status.conversion is None
+        assert fetched.status().conversion is None
 
     def test_pods_go_on_with_what_they_have_while_it_is_made_anew(self) -> None:
         cluster = serving(cached(onnx=INT8))

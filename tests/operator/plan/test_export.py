@@ -90,7 +90,7 @@ def test_weights_that_only_torch_can_use_are_fetched_where_a_conversion_follows(
 
 def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None:
     cluster = started(succeeded(fetched(), {"conversion": EXPORTED}))
-    status = cluster.plan().status
+    status = cluster.status()
     assert (status.fetch is not None and status.fetch.needs_export) is True
     assert status.vector_space is not None
     found = status.vector_space
@@ -102,7 +102,7 @@ def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None
 def test_that_an_export_has_no_other_precision_than_its_own_is_said_where_one_is_named() -> None:
     named = started(succeeded(fetched(onnx={"precision": "int8"}), {"conversion": EXPORTED}))
     plain = started(succeeded(fetched(), {"conversion": EXPORTED}))
-    said = [one.plan().status.conversion for one in (named, plain)]
+    said = [one.status().conversion for one in (named, plain)]
     assert [one and one.fallback for one in said] == [
         "float32 is served, not int8: torch exports float32 alone",
         None,

@@ -55,7 +55,7 @@ def saying(cluster: Cluster, **said: FetchProgress) -> Cluster:
 
 
 def fetching_of(cluster: Cluster) -> Fetching | None:
-    model = cluster.plan().status.model
+    model = cluster.status().model
     return model.fetching if model is not None else None
 
 
@@ -72,7 +72,7 @@ def test_the_pod_of_the_job_is_asked_and_its_answer_published() -> None:
     assert fetching_of(said) == Fetching(
         phase="fetching", bytes_done=50, bytes_total=100, bytes_per_second=10, seconds_remaining=5
     )
-    assert said.plan().status.model is not None
+    assert said.status().model is not None
     assert said.published().applied() == said.published(), "numbers change the status alone"
 
 
@@ -110,7 +110,7 @@ def test_another_services_job_on_the_same_claim_is_asked_too() -> None:
 
 def test_the_model_that_serves_stays_said_while_another_one_is_fetched() -> None:
     cluster = started(serving(cached()).changed(hub_spec(OTHER_REPO, cache=VOLUME)))
-    model = saying(with_pod_of_job(cluster), loader=HALF).plan().status.model
+    model = saying(with_pod_of_job(cluster), loader=HALF).status().model
     assert model is not None
     assert model.source == REPO
     assert model.fetching is not None

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from embedserve_operator.status.events import build_events
-from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import REPO, REPORT, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached, started, succeeded
 from tests.operator.moments import LATER
@@ -50,10 +49,10 @@ def test_the_condition_stays_while_pods_have_not_reported_again() -> None:
 def test_the_condition_is_told_once_as_a_warning() -> None:
     cluster = Cluster(resource(hub_spec())).applied().published().rolled_out(report=GUESSED)
     observed = cluster.observed()
-    told = build_events(observed.resource, add_times(cluster.plan().status, observed.resource, LATER), LATER)
+    told = build_events(observed.resource, cluster.status(), LATER)
     assert [event["type"] for event in told if event["reason"] == "MeanGuessed"] == ["Warning"]
     again = cluster.published().observed()
-    assert not build_events(again.resource, add_times(cluster.plan().status, again.resource, LATER), LATER)
+    assert not build_events(again.resource, cluster.published().status(), LATER)
 
 
 def test_stating_the_pooling_ends_it_once_the_new_revision_serves() -> None:
@@ -64,7 +63,7 @@ def test_stating_the_pooling_ends_it_once_the_new_revision_serves() -> None:
 
 def test_what_a_job_has_fetched_tells_it_too_and_stays_when_the_job_is_gone() -> None:
     found = started(succeeded(started(Cluster(resource(cached()))), {"model": GUESSED}))
-    status = found.plan().status
+    status = found.status()
     assert status.fetch is not None
     assert status.fetch.guesses_pooling is True
     gone = replace(found.published(), jobs=(), job_pods=())
@@ -76,7 +75,7 @@ def test_what_torch_exports_tells_it_where_only_the_export_could_know(is_guess: 
     report = {"conversion": {**EXPORTED, "guessesPooling": is_guess}}
     exported = started(succeeded(fetched(), report))
     for cluster in (exported, started(replace(exported.published(), jobs=(), job_pods=()))):
-        status = cluster.plan().status
+        status = cluster.status()
         assert status.conversion is not None
         assert status.conversion.guesses_pooling is (is_guess or None)
         assert ("PoolingGuessed" in cluster.conditions()) is is_guess

@@ -51,7 +51,7 @@ def test_what_is_kept_stays_for_its_time_and_no_longer(loss: Callable[[Cluster],
     assert len(before.names("Deployment")) == 2
     later = replace(loss(replace(before, now=NOW + DAY - 1)), now=NOW + DAY - 1)
     assert later.plan().prune == ()
-    space = later.plan().status.vector_space
+    space = later.status().vector_space
     assert space is not None
     assert [(one.id, one.kept_until) for one in space.previous] == [
         (REPORT["vectorSpace"], format_moment(NOW + DAY))

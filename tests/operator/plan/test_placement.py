@@ -134,7 +134,7 @@ def test_the_schedulers_words_are_passed_on() -> None:
 def test_without_nodes_only_the_scheduler_is_asked() -> None:
     unknown = waiting(hub_spec(hardware={"class": "ada"}), ClusterState())
     assert unknown.conditions()["Ready"].reason == "Unschedulable"
-    hardware = unknown.plan().status.hardware
+    hardware = unknown.status().hardware
     assert hardware is not None
     assert hardware.matching_nodes is None
 

@@ -46,7 +46,7 @@ def test_a_complete_service_needs_no_further_pass() -> None:
 
 
 def test_what_the_pods_report_is_published() -> None:
-    status = serving().plan().status
+    status = serving().status()
     assert status.vector_space is not None
     assert status.model is not None
     assert (status.vector_space.id, status.vector_space.dimensions) == (REPORT["vectorSpace"], 384)
@@ -58,14 +58,14 @@ def test_what_the_pods_report_is_published() -> None:
 
 
 def test_the_address_for_grpc_is_published_where_there_is_one() -> None:
-    endpoint = serving(hub_spec(REPO, service={"grpcPort": 9090})).plan().status.endpoint
+    endpoint = serving(hub_spec(REPO, service={"grpcPort": 9090})).status().endpoint
     assert endpoint is not None
     assert endpoint.grpc == "docs.search.svc:9090"
 
 
 def test_model_and_space_stay_said_while_the_only_pod_is_replaced() -> None:
     cluster = serving().started()
-    status = cluster.plan().status
+    status = cluster.status()
     assert status.vector_space is not None
     assert status.vector_space.id == REPORT["vectorSpace"]
 
@@ -156,7 +156,7 @@ def test_a_new_model_that_cannot_come_up_takes_nothing_away_and_says_why() -> No
     assert "ModelNotFound: no repository acme/missing" in conditions["Ready"].message
     assert conditions["Stalled"].reason == "ModelNotFound"
     assert "Reconciling" not in conditions
-    model = cluster.plan().status.model
+    model = cluster.status().model
     assert model is not None
     assert model.source == REPO, "the status tells what is served"
 
@@ -224,12 +224,12 @@ def test_a_service_that_should_have_no_pods_has_what_it_should_have(spec: dict[s
 
 
 def test_a_spec_that_cannot_be_read_changes_nothing_and_says_so() -> None:
-    plan = serving().changed({"model": {"source": {"carrierPigeon": {}}}}).plan()
+    changed = serving().changed({"model": {"source": {"carrierPigeon": {}}}})
+    plan, by_type = changed.plan(), changed.conditions()
     assert (plan.children, plan.prune) == ((), ())
-    by_type = {condition.type: condition for condition in plan.status.conditions}
     assert by_type["Stalled"].reason == "InvalidSpec"
     assert "spec.model.source.carrierPigeon" in by_type["Stalled"].message
-    assert plan.status.vector_space is not None
+    assert changed.status().vector_space is not None
 
 
 def test_the_user_is_told_how_far_the_pods_are() -> None:

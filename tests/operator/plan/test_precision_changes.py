@@ -103,7 +103,7 @@ def test_the_status_says_what_computes_the_vectors(
     computes: tuple[str | None, ...], want: tuple[str, ...] | None
 ) -> None:
     cluster = serving(hub_spec(replicas=2))
-    space = replied(cluster, *computes).plan().status.vector_space
+    space = replied(cluster, *computes).status().vector_space
     assert space is not None
     assert (space.id, space.compute) == (SPACE, want)
 
@@ -117,14 +117,14 @@ def test_the_status_says_how_far_off_the_furthest_pod_is_and_keeps_it_while_no_p
     }
     said = replace(cluster, replies=checks).published()
     for one in (said, replied(said, None, None)):
-        space = one.plan().status.vector_space
+        space = one.status().vector_space
         assert space is not None
         assert (space.compute, space.min_cosine) == (("int8",), 0.9920)
 
 
 def test_what_was_said_stays_in_the_status_while_no_pod_says_it() -> None:
     said = replied(serving(hub_spec()), "int8@1f0c54d0a9e2").published()
-    space = replied(said, None).plan().status.vector_space
+    space = replied(said, None).status().vector_space
     assert space is not None
     assert space.compute == ("int8@1f0c54d0a9e2",)
 

@@ -40,7 +40,7 @@ def test_the_pods_of_the_refused_model_go_and_those_that_serve_stay() -> None:
     cluster = refused()
     assert cluster.names("Deployment") == [f"docs-{cluster.revision(hub_spec(REPO))}"]
     assert cluster.service_revision() == cluster.revision(hub_spec(REPO))
-    rollout = cluster.plan().status.rollout
+    rollout = cluster.status().rollout
     assert rollout is not None
     assert (rollout.state, rollout.vector_space) == ("Refused", OTHER_SPACE)
     assert cluster.applied().children == cluster.children, "nothing is written again"
@@ -68,13 +68,14 @@ def test_the_pods_of_the_refused_model_go_and_those_that_serve_stay() -> None:
 def test_other_changes_are_made_to_the_model_that_serves(
     more: dict[str, Any], path: tuple[str | int, ...], want: object
 ) -> None:
-    plan = refused().changed(asked(**more)).plan()
+    changed = refused().changed(asked(**more))
+    plan = changed.plan()
     made: Any = deployment(plan)["spec"]
     for step in path:
         made = made[step]
     assert made == want
     assert deployment(plan)["metadata"]["name"] == f"docs-{Cluster().revision(hub_spec(REPO))}"
-    conditions = {one.type: one.reason for one in plan.status.conditions}
+    conditions = {one.type: one.reason for one in changed.status().conditions}
     assert conditions["Stalled"] == "VectorSpaceChange"
     assert "Reconciling" not in conditions
 
@@ -144,7 +145,7 @@ def test_taking_the_change_back_changes_no_pod() -> None:
     assert set(back.conditions()) == {"Ready"}
     found = [[(one["kind"], one.get("spec")) for one in made.children] for made in (back.applied(), cluster)]
     assert found[0] == found[1]
-    assert back.plan().status.rollout is None
+    assert back.status().rollout is None
 
 
 def test_where_the_served_model_is_not_declared_nothing_is_touched() -> None:
@@ -156,12 +157,13 @@ def test_where_the_served_model_is_not_declared_nothing_is_touched() -> None:
         else child
         for child in cluster.children
     )
-    plan = replace(cluster, children=blank).changed(asked(replicas=5)).plan()
+    changed = replace(cluster, children=blank).changed(asked(replicas=5))
+    plan, status = changed.plan(), changed.status()
     assert (plan.children, plan.prune) == ((), ())
-    stalled = {one.type: one for one in plan.status.conditions}["Stalled"]
+    stalled = {one.type: one for one in status.conditions}["Stalled"]
     assert "it is not known how the model that is served was declared" in stalled.message
-    assert plan.status.rollout is not None
-    assert plan.status.rollout.vector_space == OTHER_SPACE
+    assert status.rollout is not None
+    assert status.rollout.vector_space == OTHER_SPACE
 
 
 def test_settings_that_do_not_go_with_the_model_that_serves_are_named() -> None:
@@ -187,10 +189,10 @@ def test_a_model_that_is_held_and_has_no_room_is_not_begun(is_lost: bool) -> Non
     plan = held.plan()
     assert deployment(plan)["spec"]["replicas"] == 2, "the other edits are made to what serves"
     held = held.applied().rolled_out(hub_spec(REPO)).published()
-    (ready,) = held.plan().status.conditions
+    (ready,) = held.status().conditions
     assert (ready.type, ready.status, ready.reason) == ("Ready", "True", "Held")
     assert "does not start until spec.rollout.hold is false" in ready.message
-    rollout = held.plan().status.rollout
+    rollout = held.status().rollout
     assert rollout is not None
     assert (rollout.state, rollout.url) == ("Held", None)
     let_go = held.changed(hub_spec(OTHER_REPO, replicas=2, rollout={**IN_PLACE, "hold": False})).applied()

@@ -16,6 +16,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.metadata import GENERATION, REVISION_LABEL, UPGRADE
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.state.upgrades import UpgradeProgress
+from embedserve_operator.status.report import build_status
 from tests.operator.builders import SETTINGS, hub_spec
 from tests.operator.plan.stepped import SteppedCluster, name_space
 
@@ -123,7 +124,7 @@ class ModelChanges(RuleBasedStateMachine):
     def a_service_of_which_no_pod_serves_is_not_ready(self) -> None:
         plan, observed = self.cluster.plan()
         serving = observed.find_deployment(observed.serving_revision or "")
-        (ready,) = [one for one in plan.status.conditions if one.type == "Ready"]
+        (ready,) = [one for one in build_status(plan, observed).conditions if one.type == "Ready"]
         is_stopped = self.cluster.spec.get("suspend") or self.cluster.spec["replicas"] == 0
         if ready.status == "True" and not is_stopped:
             assert serving is not None, ready.message

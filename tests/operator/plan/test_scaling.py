@@ -13,7 +13,6 @@ from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_a
 from embedserve_operator.manifests.metadata import read_ref
 from embedserve_operator.plan import ReplicasHandOver
 from embedserve_operator.state.nodes import ClusterState
-from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource, with_pods
 from tests.operator.moments import NOON
 
@@ -153,11 +152,11 @@ def test_the_status_tells_what_the_autoscaler_counts_wants_and_measures() -> Non
         currentMetrics=current,
         conditions=[ACTIVE],
     )
-    assert cluster.plan().status.autoscaling == AutoscalingStatus(
+    assert cluster.status().autoscaling == AutoscalingStatus(
         current_replicas=2, desired_replicas=3, metric="queueDepth", value="12500m", target="64"
     )
     assert cluster.conditions()["ScalingActive"].status == "True"
-    assert Cluster(resource(SCALED)).applied().plan().status.autoscaling is None, "it has not looked yet"
+    assert Cluster(resource(SCALED)).applied().status().autoscaling is None, "it has not looked yet"
 
 
 def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
@@ -177,7 +176,7 @@ def test_being_at_the_maximum_is_said_only_after_a_while() -> None:
     cluster = said_by(Cluster(resource(SCALED)).applied(), currentReplicas=6, conditions=[ACTIVE, limited])
 
     def told(after: timedelta, before: Cluster) -> tuple[set[str], Cluster]:
-        status = add_times(before.plan().status, before.observed().resource, NOON + after)
+        status = replace(before, now=int((NOON + after).timestamp())).status()
         stored = {**before.resource, "status": status.as_wire()}
         return {c.type for c in status.conditions}, replace(before, resource=stored)
 

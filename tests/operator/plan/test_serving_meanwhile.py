@@ -74,7 +74,7 @@ def test_a_stopped_service_keeps_its_model_and_comes_back_with_it_although_anoth
     back = resumed.rolled_out(report=OTHER).applied()
     assert back.service_revision() == old, "hold is not skipped where the old pods come back later"
     back = back.rolled_out(hub_spec(REPO)).applied().published()
-    assert back.plan().status.rollout is not None
+    assert back.status().rollout is not None
     assert back.conditions()["Ready"].reason == "Held"
     assert back.changed(hub_spec(OTHER_REPO)).applied().service_revision() == cluster.revision()
 

@@ -67,13 +67,13 @@ def test_a_pod_of_a_branch_that_has_moved_is_told_to_pass_on_and_the_user_to_nam
     assert f"docs-{moved.revision()}-1 ({OTHERS})" in conditions["Stalled"].message
     told = {(notice.pod.name, notice.space) for notice in moved.plan().messages}
     assert (second["metadata"]["name"], OWN) in told
-    assert moved.plan().status.vector_space == cluster.plan().status.vector_space
+    assert moved.status().vector_space == cluster.status().vector_space
 
 
 def test_when_all_pods_make_another_space_that_is_the_one_served() -> None:
     cluster = serving(hub_spec())
     moved = replace(cluster, pods=tuple(ready(pod, OTHER) for pod in cluster.pods))
-    space = moved.plan().status.vector_space
+    space = moved.status().vector_space
     assert space is not None
     assert (space.id, [one.id for one in space.previous]) == (OTHERS, [OWN])
 

@@ -17,6 +17,7 @@ from embedserve_operator.plan.upgrade_cases import (
     decide_upgrade,
 )
 from embedserve_operator.state.upgrades import NO_UPGRADE, UpgradePhase, UpgradeProgress
+from embedserve_operator.status.report import build_status
 from tests.operator.builders import OTHER_REPO, REPO, hub_spec
 from tests.operator.plan.stepped import SteppedCluster
 
@@ -116,7 +117,7 @@ def phase(cluster: SteppedCluster) -> str:
 
 def conditions(cluster: SteppedCluster) -> dict[str, tuple[str, str]]:
     """Status and reason of the conditions, by type."""
-    return {one.type: (one.status, one.reason) for one in cluster.plan()[0].status.conditions}
+    return {one.type: (one.status, one.reason) for one in build_status(*cluster.plan()).conditions}
 
 
 def test_a_service_takes_its_turn_and_gives_it_back() -> None:

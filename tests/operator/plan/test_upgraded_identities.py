@@ -41,7 +41,7 @@ def upgraded(spec: dict[str, Any], *, replaced: int, report: dict[str, Any] = RE
 @pytest.mark.parametrize("replaced", [0, 1, 2, 3])
 def test_no_model_change_begins_and_none_is_refused(policy: dict[str, Any], replaced: int) -> None:
     cluster = upgraded(hub_spec(rollout=policy), replaced=replaced)
-    plan, status = cluster.plan(), cluster.plan().status
+    plan, status = cluster.plan(), cluster.status()
     assert cluster.conditions()["Ready"].status == "True"
     assert "Stalled" not in cluster.conditions()
     assert status.vector_space is not None
@@ -58,7 +58,7 @@ def test_no_model_change_begins_and_none_is_refused(policy: dict[str, Any], repl
 
 def test_the_former_name_does_not_stay_in_the_status() -> None:
     cluster = upgraded(hub_spec(), replaced=3).published().applied().published()
-    status = cluster.plan().status
+    status = cluster.status()
     assert status.vector_space is not None
     assert (status.vector_space.id, status.vector_space.previous) == (NEW, ())
     assert set(cluster.plan().messages) == set()
@@ -71,7 +71,7 @@ def test_a_revision_of_the_same_space_takes_over_under_its_new_name(policy: dict
     done = moving.rolled_out(report=RENAMED).applied().rolled_out(report=RENAMED).applied()
     assert "Stalled" not in done.conditions()
     assert done.observed().serving_revision == done.revision(then)
-    status = done.plan().status
+    status = done.status()
     assert status.vector_space is not None
     assert (status.vector_space.id, status.vector_space.previous) == (NEW, ())
 
@@ -83,7 +83,7 @@ def test_another_space_is_still_another_one() -> None:
 
 def test_what_a_job_reports_of_the_former_name_reaches_the_pods() -> None:
     cluster = started(succeeded(started(Cluster(resource(cached()))), {"model": RENAMED}))
-    status = cluster.plan().status
+    status = cluster.status()
     assert status.fetch is not None
     assert status.fetch.former_vector_space == OLD
     (deployment,) = [child for child in cluster.children if child["kind"] == "Deployment"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.status.events import build_events
-from embedserve_operator.status.publisher import add_times
 from tests.operator.builders import Cluster, failed
 from tests.operator.moments import LATER, NOON
 
@@ -13,7 +14,7 @@ BROKEN = failed("ModelNotFound", "no repository a/b", retryable=False)
 
 def events(cluster: Cluster) -> list[Manifest]:
     observed = cluster.observed()
-    return build_events(observed.resource, add_times(cluster.plan().status, observed.resource, LATER), LATER)
+    return build_events(observed.resource, replace(cluster, now=int(LATER.timestamp())).status(), LATER)
 
 
 def test_a_failure_is_one_warning_although_two_conditions_tell_it() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from embedserve_operator.apply.results import ApplyFailure
-from embedserve_operator.plan import PlannedCondition
-from embedserve_operator.status.publisher import add_apply_failure, add_times, is_only_progress
-from tests.operator.builders import OTHER_REPO, Cluster, failed, hub_spec, resource
+from embedserve_operator.settings import KedaSettings
+from embedserve_operator.status.publisher import is_only_progress
+from tests.operator.builders import OTHER_REPO, SETTINGS, Cluster, failed, hub_spec, resource
 from tests.operator.moments import LATER, NOON
 
 
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     waiting = Cluster().applied().published()
     broken = waiting.started(failed("ModelNotFound", "gone", retryable=False))
-    status = add_times(broken.plan().status, broken.observed().resource, LATER)
+    status = replace(broken, now=int(LATER.timestamp())).status()
     by_type = {condition.type: condition for condition in status.conditions}
     assert by_type["Ready"].last_transition_time == NOON.strftime("%Y-%m-%dT%H:%M:%SZ")
     assert by_type["Stalled"].last_transition_time == LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -25,10 +25,8 @@ def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
 
 def test_nothing_new_is_nothing_to_write() -> None:
     cluster = Cluster().applied().rolled_out().published()
-    assert (
-        add_times(cluster.plan().status, cluster.observed().resource, LATER)
-        == cluster.observed().resource.status
-    )
+    later = replace(cluster, now=int(LATER.timestamp()))
+    assert later.status() == cluster.observed().resource.status
 
 
 def test_the_generation_that_was_acted_upon_is_told() -> None:
@@ -39,8 +37,8 @@ def test_the_generation_that_was_acted_upon_is_told() -> None:
 def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
     serving = Cluster().applied().rolled_out().published()
     refusal = ApplyFailure("ChildRefused", "the API server refused Deployment docs-x: exceeded quota")
-    planned = add_apply_failure(serving.changed(hub_spec(OTHER_REPO)).plan().status, refusal)
-    by_type = {condition.type: condition for condition in planned.conditions}
+    status = serving.changed(hub_spec(OTHER_REPO)).status(refusal)
+    by_type = {condition.type: condition for condition in status.conditions}
     assert by_type["Ready"].status == "True"
     assert (by_type["Reconciling"].reason, by_type["Reconciling"].message) == (
         refusal.reason,
@@ -51,32 +49,30 @@ def test_a_refused_child_is_told_and_takes_nothing_from_what_serves() -> None:
 @pytest.mark.parametrize(("is_transient", "kind"), [(True, "Reconciling"), (False, "Stalled")])
 def test_a_child_that_only_its_author_can_heal_stalls_the_service(is_transient: bool, kind: str) -> None:
     refusal = ApplyFailure("ChildRefused", "maxSkew must be above zero", is_transient=is_transient)
-    planned = add_apply_failure(Cluster().plan().status, refusal)
-    assert {c.type for c in planned.conditions} == {"Ready", kind}
+    assert {c.type for c in Cluster().status(refusal).conditions} == {"Ready", kind}
 
 
 def test_a_refused_child_stands_beside_a_refused_model_change() -> None:
     refusing: dict[str, Any] = {"rollout": {"onNewVectorSpace": "Refuse"}}
     serving = Cluster(resource(hub_spec(**refusing))).applied().rolled_out().published()
     changed = serving.changed(hub_spec(OTHER_REPO, replicas=0, **refusing))
-    planned = add_apply_failure(changed.plan().status, ApplyFailure("ChildRefused", "exceeded quota"))
-    by_type = {condition.type: condition for condition in planned.conditions}
+    status = changed.status(ApplyFailure("ChildRefused", "exceeded quota"))
+    by_type = {condition.type: condition for condition in status.conditions}
     assert set(by_type) == {"Ready", "Stalled"}
     assert by_type["Stalled"].reason == "VectorSpaceChange"
     assert "ChildRefused: exceeded quota" in by_type["Stalled"].message
 
 
 def test_a_refused_child_takes_nothing_from_what_the_autoscaler_says() -> None:
-    scaling = PlannedCondition("ScalingActive", "False", "MetricsUnavailable", "no metric")
-    planned = replace(Cluster().plan().status, conditions=(scaling,))
-    assert scaling in add_apply_failure(planned, ApplyFailure("ChildRefused", "no")).conditions
+    scaled = Cluster(resource(hub_spec(autoscaling={"minReplicas": 1, "maxReplicas": 3})))
+    without_keda = replace(scaled, settings=replace(SETTINGS, keda=KedaSettings()))
+    status = without_keda.status(ApplyFailure("ChildRefused", "no"))
+    assert {c.type: c.reason for c in status.conditions}["ScalingActive"] == "KedaMissing"
 
 
 def test_a_refused_child_of_a_new_service_is_why_it_is_not_ready() -> None:
-    planned = add_apply_failure(
-        Cluster().plan().status, ApplyFailure("NameTaken", "Service docs exists already")
-    )
-    assert [c.reason for c in planned.conditions] == ["NameTaken", "NameTaken"]
+    status = Cluster().status(ApplyFailure("NameTaken", "Service docs exists already"))
+    assert [c.reason for c in status.conditions] == ["NameTaken", "NameTaken"]
 
 
 def test_a_status_that_somebody_spoilt_is_replaced() -> None:
@@ -86,7 +82,7 @@ def test_a_status_that_somebody_spoilt_is_replaced() -> None:
 
 
 def test_counts_and_words_are_progress_and_whatever_else_is_new_is_not() -> None:
-    before = add_times(Cluster().applied().plan().status, Cluster().observed().resource, NOON)
+    before = Cluster().applied().status()
     waiting = before.conditions[0]
     words = waiting.model_copy(update={"message": "1 of 1 replicas are ready"})
     reason = waiting.model_copy(update={"reason": "PreparingModel"})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan import conditions
+from embedserve_operator.plan.actions import ReplicasHandOver
 from embedserve_operator.plan.children import build_children, find_unwanted_children
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.desired_revision import describe_present_deployment, describe_revision
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
 from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
 from embedserve_operator.plan.model_volume import find_cache_refusal
-from embedserve_operator.plan.plan import Plan, ReplicasHandOver
+from embedserve_operator.plan.plan import Plan, SpecRefusal
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
 from embedserve_operator.plan.preparation import Preparation, plan_preparation
@@ -32,8 +30,6 @@ from embedserve_operator.plan.scaling import (
     plan_replica_handover,
     plan_serving_replica_handover,
 )
-from embedserve_operator.plan.serving_status import build_rollout_status, keep_published_status
-from embedserve_operator.plan.status_report import build_status_report
 from embedserve_operator.plan.upgrade import is_upgraded, plan_upgrade
 from embedserve_operator.plan.upgrade_cases import UpgradeStep, is_held_back
 from embedserve_operator.settings import RenderSettings
@@ -43,20 +39,14 @@ from embedserve_operator.state.observed import ObservedState
 
 
 def make_plan(observed: ObservedState, settings: RenderSettings) -> Plan:
-    """Decide what the children should be, and what the status says."""
+    """Decide what is to be done about one resource."""
     spec = observed.resource.spec
     if spec is None:
         # What runs keeps running: a resource that cannot be read is not a request to change anything.
-        return Plan(
-            (),
-            (),
-            keep_published_status(
-                observed.resource, conditions.build_invalid_spec_conditions(observed.resource.problem)
-            ),
-        )
+        return Plan(outcome=None)
     decision = _decide(observed, spec, settings)
     if isinstance(decision, Failure):
-        return _plan_no_change(observed, decision)
+        return Plan(SpecRefusal(decision))
     if decision.rollout.is_withheld:
         return _plan_without_model_change(decision)
     return _build_plan(decision)
@@ -129,11 +119,10 @@ def _build_plan(decision: Decision) -> Plan:
     """Return the plan that carries out a decision."""
     observed, rollout, preparation = decision.inputs.observed, decision.rollout, decision.preparation
     children = build_children(decision)
-    fetching_pods = find_fetching_pods(observed, decision.desired, preparation.fetch)
     return Plan(
+        outcome=decision,
         children=children,
         prune=find_unwanted_children(decision, children),
-        status=build_status_report(decision, fetching_pods),
         upgrade=decision.upgrade,
         jobs_to_create=preparation.jobs_to_create,
         jobs_to_delete=preparation.jobs_to_delete,
@@ -142,7 +131,7 @@ def _build_plan(decision: Decision) -> Plan:
         labels=plan_pod_labels(observed),
         messages=plan_messages(observed, rollout),
         self_checks=plan_self_checks(observed, rollout, decision.desired),
-        fetching_pods=fetching_pods,
+        fetching_pods=find_fetching_pods(observed, decision.desired, preparation.fetch),
         unstarted_jobs=find_unstarted_jobs(observed),
         wake_after=_find_next_change(observed, rollout),
     )
@@ -183,19 +172,8 @@ def _plan_without_model_change(decision: Decision) -> Plan:
     inputs, withheld = decision.inputs, decision.rollout
     spec = keep_served_model(inputs.observed, inputs.spec, withheld)
     if isinstance(spec, Failure):
-        return _plan_no_change(inputs.observed, spec, decision)
+        return Plan(SpecRefusal(spec, withheld=decision))
     remaining = _decide(inputs.observed, spec, inputs.settings, withheld=withheld)
     if isinstance(remaining, Failure):
-        return _plan_no_change(inputs.observed, remaining, decision)
+        return Plan(SpecRefusal(remaining, withheld=decision))
     return _build_plan(remaining)
-
-
-def _plan_no_change(observed: ObservedState, why: Failure, withheld: Decision | None = None) -> Plan:
-    """Return the plan that leaves everything that serves as it is. `withheld` is the decision about a change of the
-    model that is not made either.
-    """
-    serving = observed.find_deployment(observed.serving_revision or "")
-    status = keep_published_status(observed.resource, conditions.build_refused_conditions(why, serving))
-    if withheld is not None:
-        status = replace(status, rollout=build_rollout_status(withheld.inputs, withheld.rollout))
-    return Plan((), (), status)

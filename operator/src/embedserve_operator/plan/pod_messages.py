@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedserve_operator.plan.plan import PodLabel, PodMessage, SelfCheckRequest
+from embedserve_operator.plan.actions import PodLabel, PodMessage, SelfCheckRequest
 from embedserve_operator.plan.rollout import DesiredRevision, Rollout, find_candidates
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState

@@ -8,7 +8,7 @@ when the Service was seen to lead to it again: whenever the operator ends, a Dep
 from __future__ import annotations
 
 from embedserve_operator.api.times import format_moment, parse_moment
-from embedserve_operator.plan.plan import ReplacementTime
+from embedserve_operator.plan.actions import ReplacementTime
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.state.observed import ObservedState
 

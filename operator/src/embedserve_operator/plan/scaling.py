@@ -11,29 +11,17 @@ so that it can become complete.
 
 from __future__ import annotations
 
-from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.kinds import SCALED_OBJECT
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.autoscaler import METRICS, build_autoscaler, find_target_value
+from embedserve_operator.manifests.autoscaler import build_autoscaler
 from embedserve_operator.manifests.deployment import deployment_name, fixed_replicas
 from embedserve_operator.manifests.scaled_object import build_metrics_service, build_scaled_object
-from embedserve_operator.plan.plan import PlannedCondition, ReplicasHandOver
+from embedserve_operator.plan.actions import ReplicasHandOver
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.nodes import ClusterState
 from embedserve_operator.state.observed import ObservedState
-from embedserve_operator.state.workloads import AutoscalerState
-
-METRICS_UNAVAILABLE = "MetricsUnavailable"
-SCALING = "Scaling"
-KEDA_MISSING = "KedaMissing"
-_KEDA_MISSING_MESSAGE = (
-    "the number of pods does not change: the chart's keda.enabled is true, and the cluster has no ScaledObjects that "
-    "the operator may create; install KEDA, or set keda.enabled to false"
-)
-_NO_METRIC_REASONS = ("FailedGet", "InvalidMetric")
-"""How the autoscaler's reasons begin when it could not get the value of a metric."""
 
 
 def build_scalers(
@@ -136,66 +124,3 @@ def _clamp_replicas(spec: EmbeddingServiceSpec, count: int) -> int:
         raise ValueError("no autoscaler to start")
     # At least one pod runs until the model has been seen to load.
     return min(max(count, spec.autoscaling.min_replicas, 1), spec.autoscaling.max_replicas)
-
-
-def build_autoscaling_status(
-    observed: ObservedState, spec: EmbeddingServiceSpec, serving: str
-) -> AutoscalingStatus | None:
-    """Return what the autoscaler of the serving revision says; None where there is none."""
-    facts, wanted = _find_autoscaler(observed, serving), spec.autoscaling
-    if facts is None or facts.is_active is None or wanted is None:
-        return None
-    return AutoscalingStatus(
-        current_replicas=facts.current,
-        desired_replicas=facts.desired,
-        metric=wanted.metric,
-        value=facts.value,
-        target=find_target_value(wanted),
-    )
-
-
-def build_scaling_condition(
-    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, serving: str
-) -> PlannedCondition | None:
-    """Return whether the autoscaler can do its work, in its own words; None where there is none, or where it
-    has not looked yet.
-    """
-    if is_keda_missing(spec, settings, observed.cluster):
-        return PlannedCondition("ScalingActive", "False", KEDA_MISSING, _KEDA_MISSING_MESSAGE)
-    facts, wanted = _find_autoscaler(observed, serving), spec.autoscaling
-    if facts is None or facts.is_active is None or wanted is None:
-        return None
-    if facts.is_active:
-        said = f"the number of pods follows {wanted.metric}, {find_target_value(wanted)} a pod"
-        return PlannedCondition("ScalingActive", "True", SCALING, said)
-    if not facts.reason.startswith(_NO_METRIC_REASONS):
-        return PlannedCondition("ScalingActive", "False", facts.reason, facts.message)
-    return PlannedCondition(
-        "ScalingActive",
-        "False",
-        METRICS_UNAVAILABLE,
-        f"the number of pods does not change: {facts.message}; {_describe_remedy(observed, settings, wanted.metric)}",
-    )
-
-
-def is_at_maximum(observed: ObservedState, serving: str) -> bool:
-    """Return whether the autoscaler would have more pods than it is allowed to."""
-    facts = _find_autoscaler(observed, serving)
-    return facts is not None and facts.is_at_maximum
-
-
-def _describe_remedy(observed: ObservedState, settings: RenderSettings, metric: str) -> str:
-    if settings.keda is not None:
-        source = settings.keda.prometheus or "the pods' management ports"
-        return f"see the log of KEDA's operator; it reads {METRICS[metric]} from {source}"
-    others = observed.cluster.metrics_providers
-    if others:
-        return f"{', '.join(others)} must provide {METRICS[metric]} for the pods"
-    return (
-        "check that the chart's metricsAdapter is enabled and ready, or that another provider of custom.metrics.k8s.io "
-        f"provides {METRICS[metric]} for the pods"
-    )
-
-
-def _find_autoscaler(observed: ObservedState, revision: str) -> AutoscalerState | None:
-    return observed.find_autoscaler(deployment_name(observed.resource, revision))

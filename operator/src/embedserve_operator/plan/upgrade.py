@@ -5,7 +5,6 @@ from __future__ import annotations
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.deployment import mark_upgrade, read_template_hash
 from embedserve_operator.plan.failures import find_worst_failure
-from embedserve_operator.plan.plan import PlannedCondition
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.upgrade_cases import (
     PodsState,
@@ -98,34 +97,3 @@ def mark_deployment(deployment: Manifest, step: UpgradeStep) -> Manifest:
     """Return a Deployment that says which step an upgrade has taken with it."""
     phase = _PHASES.get(step)
     return deployment if phase is None else mark_upgrade(deployment, phase)
-
-
-def build_upgrade_conditions(step: UpgradeStep) -> tuple[PlannedCondition, ...]:
-    """Return the condition that an upgrade of the operator is not over for the service; none where it is."""
-    said = _CONDITIONS.get(step)
-    return () if said is None else (PlannedCondition("Upgrading", "True", *said),)
-
-
-ROLLING_OUT = "RollingOut"
-WAITING_FOR_TURN = "WaitingForTurn"
-_ROLLING = (ROLLING_OUT, "the operator was upgraded or its settings changed, and the pods are being replaced")
-_CONDITIONS: dict[UpgradeStep, tuple[str, str]] = {
-    "Begin": _ROLLING,
-    "Roll": _ROLLING,
-    "Fail": (
-        "UpgradeFailed",
-        "the operator was upgraded or its settings changed, and the new pods do not become ready; no other service is "
-        "upgraded before these are ready, the manifest is changed, or the operator's release or setting is",
-    ),
-    "Wait": (
-        WAITING_FOR_TURN,
-        "the operator was upgraded or its settings changed; the pods are replaced when it is this service's turn (the "
-        "chart's upgrade.maxConcurrent), or at once when the manifest changes",
-    ),
-    "Stop": (
-        "UpgradeStopped",
-        "the operator was upgraded or its settings changed, and the new pods of another service do not become ready: "
-        "the pods of this one stay as they are",
-    ),
-}
-"""Reason and message of the condition after each step that has one."""

@@ -25,6 +25,7 @@ from embedserve_operator.queue.upgrade_turns import UpgradeTurns
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.status.publisher import StatusPublisher
+from embedserve_operator.status.report import build_status
 
 log = logging.getLogger(__name__)
 
@@ -110,9 +111,8 @@ class Reconciler:
         if delivery == "TooFew":
             return False
         failure = await self._applier.apply(plan, observed)
-        status_due_in = await self._publisher.publish(
-            plan.status, failure, resource=observed.resource, now=now
-        )
+        status = build_status(plan, observed, failure)
+        status_due_in = await self._publisher.publish(status, resource=observed.resource, now=now)
         if status_due_in > 0.0:
             self._queue.add_after(key, status_due_in)
         await self._schedule_next_pass(key, plan)

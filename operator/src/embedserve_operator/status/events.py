@@ -9,7 +9,9 @@ from datetime import datetime
 from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
 from embedserve_operator.api.types import API_VERSION, KIND
 from embedserve_operator.kube.objects import Manifest, short_hash
-from embedserve_operator.plan.conditions import (
+from embedserve_operator.state.resource import Resource
+from embedserve_operator.status.autoscaling import SCALING
+from embedserve_operator.status.conditions import (
     CHECKING,
     HELD,
     PREPARING,
@@ -19,9 +21,7 @@ from embedserve_operator.plan.conditions import (
     SERVING,
     SUSPENDED,
 )
-from embedserve_operator.plan.scaling import SCALING
-from embedserve_operator.plan.upgrade import ROLLING_OUT, WAITING_FOR_TURN
-from embedserve_operator.state.resource import Resource
+from embedserve_operator.status.upgrade import ROLLING_OUT, WAITING_FOR_TURN
 
 _NORMAL_REASONS = frozenset(
     {

@@ -8,14 +8,17 @@ model that is served.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from embedserve_operator.api.status import ServedModel
-from embedserve_operator.plan.plan import PlannedCondition
+from embedserve_operator.apply.results import ApplyFailure
+from embedserve_operator.plan.refused_change import VECTOR_SPACE_CHANGE, describe_refused_change
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.pods import PodState
 from embedserve_operator.state.workloads import DeploymentState
+from embedserve_operator.status.condition_values import ConditionValue
 
 CHECKING = "Checking"
 HELD = "Held"
@@ -27,7 +30,6 @@ PROGRESSING = "Progressing"
 SCALED_TO_ZERO = "ScaledToZero"
 SERVING = "Serving"
 SUSPENDED = "Suspended"
-VECTOR_SPACE_CHANGE = "VectorSpaceChange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,17 @@ class ConditionInputs:
     """What keeps pods that start from mounting the volume of models, while those that run go on."""
     held_url: str = ""
     """Where the new vector space can be reached while it is held back."""
+    apply_failure: ApplyFailure | None = None
+    """What this pass could not write."""
 
 
-def build_conditions(inputs: ConditionInputs) -> tuple[PlannedCondition, ...]:
-    """Return the conditions of a resource whose spec can be read."""
-    found = [_build_ready(inputs)]
-    if inputs.refused is not None and inputs.refused.state == "Refused":
-        found.append(PlannedCondition("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs)))
-    elif not inputs.rollout.is_done:
-        found.append(_build_progress(inputs))
-    elif inputs.claim_failure is not None:
-        why = inputs.claim_failure
-        found.append(PlannedCondition("Reconciling", "True", why.reason, why.message))
-    return tuple(found)
+def build_conditions(inputs: ConditionInputs) -> tuple[ConditionValue, ...]:
+    """Return Ready of a resource whose spec can be read, and Reconciling or Stalled where one of them holds."""
+    progress = _build_progress(inputs)
+    return (_build_ready(inputs), *((progress,) if progress is not None else ()))
 
 
-def build_pooling_conditions(model: ServedModel | None) -> tuple[PlannedCondition, ...]:
+def build_pooling_conditions(model: ServedModel | None) -> tuple[ConditionValue, ...]:
     """Return the condition that the served model's pooling is a guess; none where it is not, or nobody said so."""
     if model is None or model.guesses_pooling is not True:
         return ()
@@ -78,61 +75,87 @@ def build_pooling_conditions(model: ServedModel | None) -> tuple[PlannedConditio
         f"no file of {model.source} says how to pool, so the mean is used, which is a guess: set spec.model.pooling; "
         "with the value mean the vectors do not change"
     )
-    return (PlannedCondition("PoolingGuessed", "True", MEAN_GUESSED, message),)
+    return (ConditionValue("PoolingGuessed", "True", MEAN_GUESSED, message),)
 
 
-def build_invalid_spec_conditions(problem: str) -> tuple[PlannedCondition, ...]:
+def build_invalid_spec_conditions(problem: str) -> tuple[ConditionValue, ...]:
     """Return the conditions of a resource that this version of the operator cannot read."""
     message = f"the spec is not valid for this version of the operator: {problem}"
     return (
-        PlannedCondition("Ready", "False", INVALID_SPEC, message),
-        PlannedCondition("Stalled", "True", INVALID_SPEC, message),
+        ConditionValue("Ready", "False", INVALID_SPEC, message),
+        ConditionValue("Stalled", "True", INVALID_SPEC, message),
     )
 
 
-def build_refused_conditions(why: Failure, serving: DeploymentState | None) -> tuple[PlannedCondition, ...]:
+def build_refused_conditions(why: Failure, serving: DeploymentState | None) -> tuple[ConditionValue, ...]:
     """Return the conditions of a resource that asks for something impossible; running pods keep serving."""
-    stalled = PlannedCondition("Stalled", "True", why.reason, why.message)
+    stalled = ConditionValue("Stalled", "True", why.reason, why.message)
     if serving is None or serving.available == 0:
-        return PlannedCondition("Ready", "False", why.reason, why.message), stalled
-    said = f"revision {serving.revision} keeps serving; the change is refused: {why.message}"
-    return PlannedCondition("Ready", "True", PREVIOUS_SERVING, said), stalled
+        return ConditionValue("Ready", "False", why.reason, why.message), stalled
+    message = f"revision {serving.revision} keeps serving; the change is refused: {why.message}"
+    return ConditionValue("Ready", "True", PREVIOUS_SERVING, message), stalled
 
 
-def _build_ready(inputs: ConditionInputs) -> PlannedCondition:
+def _build_ready(inputs: ConditionInputs) -> ConditionValue:
     serving = inputs.serving
     if inputs.replicas == 0:
         if inputs.is_suspended:
-            return PlannedCondition("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
+            return ConditionValue("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
         why = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
-        return PlannedCondition("Ready", "True", SCALED_TO_ZERO, f"{why}: no pod runs")
-    asked = inputs.serving_replicas
+        return ConditionValue("Ready", "True", SCALED_TO_ZERO, f"{why}: no pod runs")
+    replicas = inputs.serving_replicas
     available = serving.available if serving is not None else 0
-    if available >= asked:
-        plainly = f"{available} of {asked} replicas are ready"
-        return PlannedCondition("Ready", "True", *_describe_serving(inputs, plainly))
-    if inputs.failure is not None and not inputs.rollout.is_waiting:
-        return PlannedCondition("Ready", "False", inputs.failure.reason, inputs.failure.message)
+    if available >= replicas:
+        return ConditionValue("Ready", "True", *_describe_serving(inputs, available))
+    failure = inputs.apply_failure or (None if inputs.rollout.is_waiting else inputs.failure)
+    if failure is not None:
+        return ConditionValue("Ready", "False", failure.reason, failure.message)
     reason = PREPARING if inputs.activity else PROGRESSING
-    return PlannedCondition("Ready", "False", reason, _describe_progress(inputs, available, asked))
+    return ConditionValue("Ready", "False", reason, _describe_progress(inputs, available, replicas))
 
 
-def _build_progress(inputs: ConditionInputs) -> PlannedCondition:
+def _build_progress(inputs: ConditionInputs) -> ConditionValue | None:
+    """Return how far the resource is from what the manifest asks for; None where nothing is left to do."""
+    progress, failure = _build_rollout_progress(inputs), inputs.apply_failure
+    if failure is None:
+        return progress
+    if progress is None or progress.type != "Stalled":
+        kind: Literal["Reconciling", "Stalled"] = "Reconciling" if failure.is_transient else "Stalled"
+        return ConditionValue(kind, "True", failure.reason, failure.message)
+    message = (
+        f"{progress.message}. The other changes of the manifest fail: {failure.reason}: {failure.message}"
+    )
+    return replace(progress, message=message)
+
+
+def _build_rollout_progress(inputs: ConditionInputs) -> ConditionValue | None:
+    """Return how far the pods are from what the manifest asks for; None where they are all that is asked for."""
+    if inputs.refused is not None and inputs.refused.state == "Refused":
+        return ConditionValue("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs))
+    if not inputs.rollout.is_done:
+        return _build_pod_progress(inputs)
+    if inputs.claim_failure is not None:
+        why = inputs.claim_failure
+        return ConditionValue("Reconciling", "True", why.reason, why.message)
+    return None
+
+
+def _build_pod_progress(inputs: ConditionInputs) -> ConditionValue:
     failure = inputs.failure
     if failure is not None:
-        return PlannedCondition(
+        return ConditionValue(
             "Reconciling" if failure.is_transient else "Stalled", "True", failure.reason, failure.message
         )
     if inputs.rollout.state == "Checking":
         checked = sum(pod.self_check is not None for pod in inputs.pods)
-        said = f"{checked} of {len(inputs.pods)} new pods have passed the self-check"
-        return PlannedCondition("Reconciling", "True", CHECKING, said)
+        message = f"{checked} of {len(inputs.pods)} new pods have passed the self-check"
+        return ConditionValue("Reconciling", "True", CHECKING, message)
     ready = sum(pod.phase == "Ready" for pod in inputs.pods)
     reason = PREPARING if inputs.activity else PROGRESSING
-    return PlannedCondition("Reconciling", "True", reason, _describe_progress(inputs, ready, inputs.replicas))
+    return ConditionValue("Reconciling", "True", reason, _describe_progress(inputs, ready, inputs.replicas))
 
 
-def _describe_serving(inputs: ConditionInputs, plainly: str) -> tuple[str, str]:
+def _describe_serving(inputs: ConditionInputs, available: int) -> tuple[str, str]:
     """Return the reason and the message while all pods are available."""
     if inputs.refused is not None:
         why = describe_refused_change(inputs.refused)
@@ -142,7 +165,7 @@ def _describe_serving(inputs: ConditionInputs, plainly: str) -> tuple[str, str]:
         return HELD, _describe_held(inputs)
     if inputs.rollout.is_waiting:
         return PREVIOUS_SERVING, _describe_previous(inputs)
-    return SERVING, plainly
+    return SERVING, f"{available} of {inputs.serving_replicas} replicas are ready"
 
 
 def _describe_held(inputs: ConditionInputs) -> str:
@@ -150,20 +173,6 @@ def _describe_held(inputs: ConditionInputs) -> str:
     return (
         f"{rollout.space} is served; {rollout.desired_space} is ready at {inputs.held_url} and takes over when "
         "spec.rollout.hold is false"
-    )
-
-
-def describe_refused_change(refused: Rollout) -> str:
-    """Describe why a change of the model is refused or not begun, and what the user can do."""
-    if refused.state == "Held":
-        return (
-            "the manifest asks for another model, which cannot run beside this one (spec.rollout.onNewVectorSpace is "
-            "InPlace, or only one pod can mount the model volume) and does not start until spec.rollout.hold is false"
-        )
-    means = refused.desired_space or "one that is unknown until one of its pods runs"
-    return (
-        f"{refused.space} is the vector space of this service, the changed manifest leads to {means}, and "
-        "spec.rollout.onNewVectorSpace is Refuse: the model is unchanged. Allow the change with BlueGreen, or revert it"
     )
 
 
@@ -185,8 +194,8 @@ def _describe_previous(inputs: ConditionInputs) -> str:
     return f"{message}, which fails: {inputs.failure.reason}: {inputs.failure.message}"
 
 
-def _describe_progress(inputs: ConditionInputs, ready: int, asked: int) -> str:
-    message = f"{ready} of {asked} replicas are ready"
+def _describe_progress(inputs: ConditionInputs, ready: int, replicas: int) -> str:
+    message = f"{ready} of {replicas} replicas are ready"
     if inputs.activity:
         return f"{message}; {inputs.activity}"
     fetching = sum(pod.phase == "Fetching" for pod in inputs.pods)

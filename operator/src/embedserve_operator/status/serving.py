@@ -1,22 +1,12 @@
-"""Builds the part of the status that describes what is served: numbers, address, model, vector
-space.
-"""
+"""Builds the parts of the status that describe what is served: model, vector space, and the rollout of another one."""
 
 from __future__ import annotations
 
-from embedserve_operator.api.status import (
-    Endpoint,
-    HardwareStatus,
-    PreviousSpace,
-    RolloutStatus,
-    ServedModel,
-    VectorSpace,
-)
+from embedserve_operator.api.status import PreviousSpace, RolloutStatus, ServedModel, VectorSpace
 from embedserve_operator.api.times import format_moment
 from embedserve_operator.manifests import service
 from embedserve_operator.manifests.metadata import build_selector
-from embedserve_operator.plan.conditions import build_pooling_conditions
-from embedserve_operator.plan.plan import PlannedCondition, PlannedStatus
+from embedserve_operator.manifests.runtime_config import describe_source
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.vector_spaces import (
@@ -27,69 +17,25 @@ from embedserve_operator.plan.vector_spaces import (
     find_min_cosine,
     find_model_report,
 )
-from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.resource import Resource
 
 
-def build_serving_status(
-    inputs: PlanInput,
-    rollout: Rollout,
-    source: str | None,
-    hardware: HardwareStatus,
-    conditions: tuple[PlannedCondition, ...],
-) -> PlannedStatus:
-    """Return the status while the Service selects the revision that `rollout` names.
-
-    `source` says where the desired model comes from; it is None when another revision is served.
-    """
-    observed, serving = inputs.observed, rollout.serving
-    deployment = observed.find_deployment(serving)
-    selection = ",".join(
-        f"{key}={value}" for key, value in build_selector(observed.resource, serving).items()
-    )
-    report = find_model_report(inputs, serving)
-    model = _build_served_model(report, observed.resource, selection, source)
-    declared = observed.resource.spec
-    grpc = service.format_grpc_address(observed.resource, declared.service) if declared is not None else None
-    return PlannedStatus(
-        conditions=(*conditions, *build_pooling_conditions(model)),
-        replicas=deployment.replicas if deployment is not None else 0,
-        ready_replicas=deployment.ready if deployment is not None else 0,
-        selector=selection,
-        endpoint=Endpoint(url=service.format_url(observed.resource), grpc=grpc),
-        vector_space=_build_vector_space(inputs, rollout),
-        model=model,
-        hardware=hardware,
-    )
+def format_selector(resource: Resource, revision: str) -> str:
+    """Return the label selector of the pods of a revision."""
+    return ",".join(f"{key}={value}" for key, value in build_selector(resource, revision).items())
 
 
-def keep_published_status(resource: Resource, conditions: tuple[PlannedCondition, ...]) -> PlannedStatus:
-    """Return the published status with other conditions."""
-    status = resource.status
-    model = status.model.model_copy(update={"fetching": None}) if status.model is not None else None
-    return PlannedStatus(
-        conditions=(*conditions, *build_pooling_conditions(model)),
-        replicas=status.replicas or 0,
-        ready_replicas=status.ready_replicas or 0,
-        selector=status.selector,
-        endpoint=status.endpoint,
-        vector_space=status.vector_space,
-        rollout=status.rollout,
-        model=model,
-        fetch=status.fetch,
-        conversion=status.conversion,
-        hardware=status.hardware,
-    )
-
-
-def _build_served_model(
-    report: ModelReport | None, resource: Resource, selection: str, source: str | None
-) -> ServedModel | None:
-    known = resource.status.model if resource.status.selector == selection else None
-    name = source or (known.source if known is not None else None)
+def build_served_model(inputs: PlanInput, rollout: Rollout) -> ServedModel | None:
+    """Return what is known about the model of the serving revision."""
+    resource, report = inputs.observed.resource, find_model_report(inputs, rollout.serving)
+    is_published = resource.status.selector == format_selector(resource, rollout.serving)
+    published = resource.status.model if is_published else None
+    # The spec names the source of the desired model, which another revision does not serve.
+    declared = None if rollout.is_waiting else describe_source(inputs.spec.model.source)
+    source = declared or (published.source if published is not None else None)
     if report is not None:
         return ServedModel(
-            source=name or report.source,
+            source=source or report.source,
             revision=report.revision,
             digest=report.digest,
             size_bytes=report.size_bytes,
@@ -97,12 +43,13 @@ def _build_served_model(
             guesses_pooling=report.guesses_pooling or None,
         )
     # Between the end of one pod and the report of the next, nothing new is known about the revision.
-    if known is not None:
-        return known
-    return ServedModel(source=name) if name is not None else None
+    if published is not None:
+        return published.model_copy(update={"fetching": None})
+    return ServedModel(source=source) if source is not None else None
 
 
-def _build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | None:
+def build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | None:
+    """Return the vector space that is served, with the previous ones; None where neither is known."""
     observed = inputs.observed
     published = observed.resource.status.vector_space
     previous = tuple(
@@ -159,18 +106,19 @@ def build_rollout_status(inputs: PlanInput, rollout: Rollout) -> RolloutStatus |
     if rollout.state == "Done":
         return None
     space, report = rollout.desired_space, find_model_report(inputs, rollout.desired)
-    before = observed.resource.status.rollout
-    known = before if before is not None and before.revision == rollout.desired else None
+    published = observed.resource.status.rollout
+    if published is not None and published.revision != rollout.desired:
+        published = None
     dimensions = find_dimensions(inputs, rollout.desired)
     return RolloutStatus(
         revision=rollout.desired,
         state=rollout.state,
         vector_space=space,
-        dimensions=known.dimensions if dimensions is None and known is not None else dimensions,
+        dimensions=published.dimensions if dimensions is None and published is not None else dimensions,
         size_bytes=report.size_bytes
         if report is not None
-        else known.size_bytes
-        if known is not None
+        else published.size_bytes
+        if published is not None
         else None,
         url=None if space is None or rollout.is_withheld else service.format_url(observed.resource, space),
     )

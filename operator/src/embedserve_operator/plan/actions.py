@@ -1,0 +1,49 @@
+"""Defines what a plan asks for besides manifests: frozen values, one for each act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from embedserve_operator.state.pods import PodState
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasHandOver:
+    """Says which number of pods is to be claimed for a Deployment whose manifest does not send it."""
+
+    deployment: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementTime:
+    """Holds the annotation of a Deployment with the time at which the Service switched to another model."""
+
+    deployment: str
+    replaced_at: str | None
+    """The time; None where the Deployment serves, so that nothing should be written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMessage:
+    """Tells a pod which vector space the service has switched to."""
+
+    pod: PodState
+    space: str
+    is_required: bool
+    """Whether nothing may be written before the pod has received it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheckRequest:
+    """Requests the self-check of a pod."""
+
+    pod: PodState
+
+
+@dataclass(frozen=True, slots=True)
+class PodLabel:
+    """Says which vector space a pod is to be labelled with."""
+
+    pod: PodState
+    space: str
