@@ -5,13 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from embedserve_runtime.api.routes import PROTECTED_ROUTES, RPC_SERVICES
 from embedserve_runtime.config.problems import describe_problems, describe_yaml_position
@@ -96,7 +105,9 @@ def _check_name(value: object) -> object:
 def _read_moment(value: object) -> object:
     """Return a date as its beginning, and a time without a zone as one of UTC."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        # The parser's own message quotes the value, which may be a key in the wrong line.
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if isinstance(value, date):
@@ -113,23 +124,48 @@ def _check_route(pattern: str) -> str:
 _Rate = Annotated[int, Field(strict=True, ge=1, le=MAX_RATE)]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+def _check_keys(value: object) -> object:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_KEYS:
+        raise ValueError(f"must be a list of 1 to {MAX_KEYS} keys")
+    return value
 
+
+def _check_routes(value: object) -> object:
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a list of paths, at least one")
+    return value
+
+
+class _Mapping(BaseModel):
+    """A mapping with known fields only. Errors do not name other fields: one of them may be a key."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_fields(cls, value: object) -> object:
+        known = ", ".join(cls.model_fields)
+        if not isinstance(value, dict):
+            raise ValueError(f"must be a mapping with {known}")
+        if not value.keys() <= cls.model_fields.keys():
+            raise ValueError(f"has a field that is none of {known}")
+        return value
+
+
+class _Entry(_Mapping):
     name: Annotated[str, BeforeValidator(_check_name)]
     key: HeaderSecret
     routes: (
-        Annotated[tuple[Annotated[str, AfterValidator(_check_route)], ...], Field(min_length=1)] | None
+        Annotated[tuple[Annotated[str, AfterValidator(_check_route)], ...], BeforeValidator(_check_routes)]
+        | None
     ) = None
     expires: Annotated[datetime, BeforeValidator(_read_moment)] | None = None
     requests_per_minute: _Rate | None = None
     tokens_per_minute: _Rate | None = None
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    keys: Annotated[tuple[_Entry, ...], Field(min_length=1, max_length=MAX_KEYS)]
+class _Document(_Mapping):
+    keys: Annotated[tuple[_Entry, ...], BeforeValidator(_check_keys)]
 
 
 def _parse_yaml(path: Path, content: str) -> object:
