@@ -88,6 +88,13 @@ ASKED: dict[str, tuple[dict[str, str], str, dict[str, str]]] = {
     "queries": ({"task": "retrieval.query"}, "retrieval", {"task": "retrieval.query"}),
     "documents": ({"task": "retrieval.passage"}, "retrieval", {"task": "retrieval.passage"}),
     "a type of inputs": ({"input_type": "search_query"}, "retrieval", {"input_type": "search_query"}),
+    "queries by their role": ({"input_type": "query"}, "retrieval", {"task": "retrieval.query"}),
+    "documents by their role": ({"input_type": "passage"}, "retrieval", {"task": "retrieval.passage"}),
+    "a role and its prompt": (
+        {"input_type": "query", "prompt_name": "retrieval.query"},
+        "retrieval",
+        {"task": "retrieval.query"},
+    ),
     "a prompt": ({"prompt_name": "retrieval.query"}, "retrieval", {"task": "retrieval.query"}),
 }
 
@@ -145,3 +152,21 @@ async def test_info_tells_the_tasks_and_their_vector_spaces(several: dict[str, R
     assert content["vector_spaces"] == {
         task: several[task].card.vector_space for task in ("text-matching", "retrieval")
     }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"task": "retrieval.passage", "prompt_name": "retrieval.query"},
+        {"input_type": "search_query", "prompt_name": "retrieval.passage"},
+        {"input_type": "document", "prompt_name": "retrieval.query"},
+    ],
+)
+async def test_the_prompt_of_queries_is_not_read_by_the_weights_for_documents(
+    several: dict[str, Runner], fields: dict[str, str]
+) -> None:
+    async with serve_in_process(model=several["both"]) as server:
+        for route in ROUTES:
+            answer = await server.client.post(route.path, json={route.inputs: ["hello"], **fields})
+            assert answer.status_code == 422, route
+            assert "`prompt_name` says" in answer.text

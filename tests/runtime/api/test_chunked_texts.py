@@ -150,7 +150,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": ["a", " "], "late_chunking": True}, "input 1 has no token of its own"),
     (
         {"input": ["hello " * 20] * 2, "late_chunking": True},
-        "`late_chunking` reads all inputs as one text, which",
+        "`late_chunking` reads all inputs as one text, which has 42 tokens and the model takes at most 32; "
+        "send fewer or shorter inputs",
+    ),
+    (
+        {"input": ["hello " * 20] * 2, "late_chunking": True, "truncate": True},
+        "send fewer or shorter inputs",
     ),
     ({"input": ["a", ""], "overflow": "chunk"}, "input 1 has no tokens"),
     ({"input": ["a", "hello"], "overflow": "chunk", "truncate_prompt_tokens": 5}, "`overflow`"),

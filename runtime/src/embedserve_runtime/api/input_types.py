@@ -56,6 +56,10 @@ TASKS: Mapping[InputWord, tuple[str, ...]] = {
     "classification": ("classification",),
     "text-matching": ("text-matching",),
 }
+_PROMPTS_OF_OTHER_ROLE: Mapping[Role, tuple[str, ...]] = {
+    "query": _DOCUMENT.prompts,
+    "document": _QUERY.prompts,
+}
 _PROMPTS_OF_TYPES = frozenset(name for kind in INPUT_TYPES.values() for name in kind.prompts)
 
 
@@ -111,6 +115,9 @@ def choose_prompt(
         return InputPrompt(None, name, text)
     _check_task(card, word)
     role, names = INPUT_TYPES[word]
+    if role is not None and name in _PROMPTS_OF_OTHER_ROLE[role]:
+        # With an adapter for each role it would be a query read by the weights for documents, or the reverse.
+        raise InvalidInput(f"`prompt_name` says {name} where another field says {word}; leave one out")
     if name is not None or text is not None:
         return InputPrompt(role, name, text)
     found = next((known for known in names if known in card.prompts), None)
@@ -140,9 +147,12 @@ def select_service(
     word = body.input_type or body.task or model_word
     names = () if word is None else TASKS.get(word, ())
     found = next((one for one in services if one.card.adapter_task in names), None)
-    if found is None and body.prompt_name is not None:
-        found = next((one for one in services if body.prompt_name in one.card.prompts), None)
-    return found or service
+    if found is not None:
+        return found
+    # A word of a role, such as `query`, names no task: the first task that tells the role from others by a prompt.
+    prompts = () if word is None or names else INPUT_TYPES[word].prompts
+    wanted = prompts if body.prompt_name is None else (body.prompt_name,)
+    return next((one for one in services if not one.card.prompts.keys().isdisjoint(wanted)), service)
 
 
 def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:
