@@ -158,6 +158,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "send fewer or shorter inputs",
     ),
     ({"input": ["a", ""], "overflow": "chunk"}, "input 1 has no tokens"),
+    ({"input": ["a" * 1_000_001], "overflow": "chunk"}, "splits texts into chunks, takes 1000000 characters"),
     ({"input": ["a", "hello"], "overflow": "chunk", "truncate_prompt_tokens": 5}, "`overflow`"),
 ]
 

@@ -17,7 +17,8 @@ def check_listing_size(inputs: Sequence[Input]) -> None:
     characters = sum(map(len, inputs))
     if characters > MAX_LISTED_CHARACTERS:
         raise BatchTooLarge(
-            f"tokens are listed for {MAX_LISTED_CHARACTERS} characters in one request, got {characters}"
+            f"a request that lists tokens, or splits texts into chunks, takes {MAX_LISTED_CHARACTERS} characters "
+            f"together, got {characters}; send fewer or shorter inputs"
         )
 
 
