@@ -108,6 +108,7 @@ async def serve_in_process(
         clients or ClientIdentifier(),
         tracer=tracer,
         takes_openai_token_ids=openai_token_ids,
+        logs_requests=settings.access_log if settings else False,
     )
     app = create_app(context, settings or ServerSettings())
     built = InProcessServer(app, service, context, dispatcher, metrics)

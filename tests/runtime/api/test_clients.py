@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.clients import MAX_NAME_LENGTH, ClientIdentifier
 from embedserve_runtime.api.key_file import ANONYMOUS
+from embedserve_runtime.config import ServerSettings
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits
 from tests.support.in_process_server import InProcessServer, serve_in_process
@@ -161,6 +162,8 @@ async def test_the_tokens_of_all_parts_of_a_request_count() -> None:
 
 async def test_the_log_of_a_request_names_its_client(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        async with serve_in_process(clients=ClientIdentifier(header=b"x-tenant")) as server:
+        async with serve_in_process(
+            clients=ClientIdentifier(header=b"x-tenant"), settings=ServerSettings(access_log=True)
+        ) as server:
             await embed(server, "acme", ["a"])
     assert [record.client for record in caplog.records if record.getMessage() == "request"] == ["acme"]  # type: ignore[attr-defined]

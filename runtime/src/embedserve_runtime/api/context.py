@@ -46,7 +46,8 @@ class ServerContext:
 
     model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
     processes that serve HTTP, this one included. takes_openai_token_ids: whether `/v1/embeddings` takes arrays of token
-    ids. access_log: gets a line for each request.
+    ids. logs_requests: whether the log has a line for each request; one that failed in the server has it in any case.
+    access_log: gets these lines.
     """
 
     readiness: Readiness
@@ -59,6 +60,7 @@ class ServerContext:
     json_bounds: JsonBounds = field(default_factory=JsonBounds)
     http_workers: int = 1
     takes_openai_token_ids: bool = False
+    logs_requests: bool = False
     access_log: logging.Logger = log
 
 
@@ -164,8 +166,9 @@ class RequestContext:
 
     def _log(self, status: int, seconds: float) -> None:
         # Probes, scrapes and scanners that find nothing are logged at debug level only.
-        is_quiet = not self.is_work
-        level = logging.DEBUG if is_quiet else logging.INFO if status < 500 else logging.WARNING
+        is_failure = self.is_work and status >= 500
+        is_listed = self.is_work and self._server.logs_requests
+        level = logging.WARNING if is_failure else logging.INFO if is_listed else logging.DEBUG
         access_log = self._server.access_log
         if access_log.isEnabledFor(level):
             fields = {

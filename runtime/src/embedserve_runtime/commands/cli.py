@@ -41,7 +41,7 @@ def _run(argv: Sequence[str] | None) -> int:
         config = load_config(options["config"], settings)
         termination_log = config.termination_log
         redactor = build_redactor(config.secrets)
-        configure_logs(config.log_level, redactor)
+        configure_logs(config.log_level, redactor, config.log_format)
         return _run_configured(command, config, options)
     except EmbedserveError as error:
         write_termination_message(termination_log, error, redactor)

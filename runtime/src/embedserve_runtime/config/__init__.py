@@ -16,13 +16,14 @@ environment variables.
 from __future__ import annotations
 
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings, ParitySettings
-from embedserve_runtime.config.loader import RuntimeConfig, load_config
+from embedserve_runtime.config.loader import LogFormat, RuntimeConfig, load_config
 from embedserve_runtime.config.model import ModelSettings, StoreLocation
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 
 __all__ = [
     "BatchingSettings",
     "EngineSettings",
+    "LogFormat",
     "ModelSettings",
     "OnnxSettings",
     "ParitySettings",

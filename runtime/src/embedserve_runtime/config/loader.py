@@ -22,6 +22,8 @@ from embedserve_runtime.config.problems import FieldPath, describe_problems, des
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.errors import ConfigError
 
+LogFormat = Literal["auto", "text", "json"]
+
 OPERATOR_KEYS_FILE = "operator-keys.json"
 """Where the operator's public keys are, beside the configuration file."""
 
@@ -47,6 +49,11 @@ class RuntimeConfig(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged."
+    )
+    log_format: LogFormat = Field(
+        default="auto",
+        description="`text`: readable lines, coloured on a terminal. `json`: an object a line. `auto`: text on a "
+        "terminal, json elsewhere.",
     )
     termination_log: Path = Field(
         default=Path("/dev/termination-log"),

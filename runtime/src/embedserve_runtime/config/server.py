@@ -105,6 +105,11 @@ class ServerSettings(SettingsGroup):
         default=256 * 2**20,
         description="Bytes of all requests in hand, each counted as 4096 at least; beyond it 429.",
     )
+    access_log: bool = Field(
+        default=False,
+        description="A line in the log for each request: route, status, duration, request id. Requests that fail in "
+        "the server (5xx) are logged in any case.",
+    )
     cors_origins: tuple[str, ...] = Field(
         default=(),
         description="Origins whose pages may call this server from a browser, such as https://app.example; `*` for "

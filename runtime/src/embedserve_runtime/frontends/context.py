@@ -66,6 +66,7 @@ def build_server_context(
         json_bounds=_json_bounds(settings.batching),
         http_workers=server.first_workers,
         takes_openai_token_ids=server.openai_token_ids,
+        logs_requests=server.access_log,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from embedserve_runtime.config import BatchingSettings, ServerSettings, TelemetrySettings
+from embedserve_runtime.config import BatchingSettings, LogFormat, ServerSettings, TelemetrySettings
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.service.readiness import Phase
 from embedserve_runtime.service.served_model import ServedModel
@@ -25,6 +25,7 @@ class FrontEndSettings:
     batching: BatchingSettings
     telemetry: TelemetrySettings
     log_level: str
+    log_format: LogFormat
     model_name: str
     serves_probes: bool
     waits_for_model: bool

@@ -46,14 +46,19 @@ LAST_BATCH_SECONDS = 1.0
 UNCOUNTED = 16
 
 
-def measure_overhead(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+def measure_overhead(
+    card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str], *, logs_requests: bool = False
+) -> float:
     """CPU seconds of one core a token, over these texts, without what the client takes. Blocks; not for a thread with
-    an event loop. The first `UNCOUNTED` texts are only for warming up."""
-    seconds: float = uvloop.run(_measured(_dense(card), tokenizer, texts))
+    an event loop. The first `UNCOUNTED` texts are only for warming up. logs_requests: with the cost of an access
+    log."""
+    seconds: float = uvloop.run(_measured(_dense(card), tokenizer, texts, logs_requests))
     return seconds
 
 
-async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str]) -> float:
+async def _measured(
+    card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str], logs_requests: bool
+) -> float:
     metrics, readiness, idle = (
         Metrics(build_request_series()),
         Readiness(),
@@ -70,7 +75,13 @@ async def _measured(card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[s
 
     memory = RequestMemory(BODY_BYTES, CONNECTIONS * BODY_BYTES)
     context = ServerContext(
-        readiness, card.source, metrics.requests, page, memory, access_log=create_discarding_logger(__name__)
+        readiness,
+        card.source,
+        metrics.requests,
+        page,
+        memory,
+        logs_requests=logs_requests,
+        access_log=create_discarding_logger(__name__),
     )
     app = create_app(context, ServerSettings())
     (sock,) = bind(HOST, 0)

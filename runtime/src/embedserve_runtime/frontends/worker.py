@@ -120,7 +120,7 @@ class Worker:
 
     def _set_up(self, settings: FrontEndSettings) -> None:
         self._settings = settings
-        configure_logs(settings.log_level, build_redactor(settings.server.api_keys))
+        configure_logs(settings.log_level, build_redactor(settings.server.api_keys), settings.log_format)
         if not settings.waits_for_model:
             self._accept(settings)
 

@@ -68,7 +68,7 @@ LAST_ANSWERS_SECONDS = 5.0
 def run(config: RuntimeConfig) -> int:
     """Serve until a signal comes; return the exit code."""
     redactor = build_redactor(config.secrets)
-    configure_logs(config.log_level, redactor)
+    configure_logs(config.log_level, redactor, config.log_format)
     tune_interpreter()
     if config.engine.one_node and config.engine.kind != "torch":
         bind_to_one_node(config.engine.threads or count_usable_cpus())
@@ -124,6 +124,7 @@ class _ServerProcess:
             config.batching,
             config.telemetry,
             config.log_level,
+            config.log_format,
             server.served_model_name or config.model.source,
             serves_probes=management is None,
             waits_for_model=False,

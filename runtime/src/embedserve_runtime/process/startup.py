@@ -147,7 +147,9 @@ def _allocate_cores(
     tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
     workers, cpus = server.first_workers, count_usable_cpus()
     if server.http_workers == "auto":
-        around = measure_overhead(runners[0].card, tokenizer, read_parity_texts())
+        around = measure_overhead(
+            runners[0].card, tokenizer, read_parity_texts(), logs_requests=config.server.access_log
+        )
         workers = choose_front_end_count(
             cpus, around=around, rate=tokens_rate * len(runners), threads=threads
         )

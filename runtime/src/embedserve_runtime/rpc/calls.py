@@ -21,6 +21,9 @@ from embedserve_runtime.service.current_client import get_client
 
 log = logging.getLogger(__name__)
 
+SERVER_FAILURES = frozenset({StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
+"""The statuses that stand for 500, 503 and 504 of HTTP; a call that ends so is logged in any case."""
+
 # A string, since the library's class takes parameters for type checkers only.
 GrpcContext: TypeAlias = "ServicerContext[Any, Any]"
 OK = 200
@@ -95,7 +98,12 @@ class CallRecorder:
             }
             if (client := get_client()) is not None:
                 fields["client"] = client.name
-            log.info("call", extra=fields)
+            log.log(self._choose_level(status), "call", extra=fields)
+
+    def _choose_level(self, status: StatusCode) -> int:
+        if status in SERVER_FAILURES:
+            return logging.WARNING
+        return logging.INFO if self._server.logs_requests else logging.DEBUG
 
     @contextmanager
     def record_request(self, call: CallContext, *, is_work: bool = True) -> Iterator[RequestContext]:

@@ -1,4 +1,4 @@
-"""Writes structured logs: one JSON object a line, on standard error.
+"""Writes logs on standard error: readable lines on a terminal, else one JSON object a line.
 
 Fields given with `extra=` are written as they are. Secrets are replaced in the whole line, tracebacks included.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import re
 import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, TextIO
 
+import click
 import orjson
 
 from embedserve_runtime.telemetry.redaction import Redactor
@@ -41,10 +44,93 @@ class JsonFormatter(logging.Formatter):
         return self._redactor.redact(orjson.dumps(line, default=str).decode())
 
 
-def configure_logs(level: str, redactor: Redactor) -> None:
-    """Send all logs through the JSON formatter, uncaught exceptions included; libraries log from warning on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(redactor))
+class TextFormatter(logging.Formatter):
+    """Formats a record as a line for people: local time, level, message, and the fields that have a value."""
+
+    def __init__(self, redactor: Redactor, *, is_colored: bool) -> None:
+        super().__init__()
+        self._redactor = redactor
+        self._is_colored = is_colored
+
+    def format(self, record: logging.LogRecord) -> str:
+        written = datetime.fromtimestamp(record.created, UTC).astimezone()
+        fields = " ".join(
+            f"{name}={_format_value(value)}"
+            for name, value in vars(record).items()
+            if name not in _STANDARD and value is not None
+        )
+        parts = [
+            self._paint(f"{written:%H:%M:%S}", "dim"),
+            self._paint(f"{record.levelname.lower():<8}", record.levelname),
+            self._redactor.redact(_escape_controls(record.getMessage())),
+        ]
+        if fields:
+            parts.append(self._paint(self._redactor.redact(fields), "dim"))
+        line = " ".join(parts)
+        if record.exc_info:
+            line += "\n" + self._redactor.redact(self.formatException(record.exc_info))
+        return line
+
+    def _paint(self, text: str, style: str) -> str:
+        return click.style(text, **_STYLES[style]) if self._is_colored and style in _STYLES else text
+
+
+_STYLES: Final[dict[str, dict[str, Any]]] = {
+    "dim": {"dim": True},
+    "DEBUG": {"dim": True},
+    "INFO": {"fg": "green"},
+    "WARNING": {"fg": "yellow"},
+    "ERROR": {"fg": "red"},
+    "CRITICAL": {"fg": "red", "bold": True},
+}
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _format_value(value: object) -> str:
+    """Format a field as it is where that is one word, else as JSON."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    if isinstance(value, str) and (not text or " " in text or '"' in text):
+        text = orjson.dumps(text).decode()
+    return _escape_controls(text)
+
+
+def _escape_controls(text: str) -> str:
+    """Escape what would move a terminal's cursor or start another line."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def is_color_terminal(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose user has not asked for plain text (`NO_COLOR`, `TERM=dumb`)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at that time: a progress bar takes its place while it is shown."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        raise NotImplementedError("it is always standard error")
+
+
+def configure_logs(level: str, redactor: Redactor, log_format: str = "json") -> None:
+    """Send all logs through one formatter, uncaught exceptions included; libraries log from warning on.
+
+    log_format: `auto`, `text` or `json`, as the setting of that name.
+    """
+    is_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
+    handler = _StderrHandler()
+    handler.setFormatter(
+        TextFormatter(redactor, is_colored=is_color_terminal(sys.stderr))
+        if is_text
+        else JsonFormatter(redactor)
+    )
     _leave_out_origin()
     root = logging.getLogger()
     root.handlers = [handler]
