@@ -277,8 +277,8 @@ are served in `model.adapters` (`spec.model.adapters`), for example `[retrieval,
 - Each adapter is merged into weights of its own while loading, in float32: memory grows with each task. The vectors are
   the same as with one task alone.
 - A request chooses by `task` or `input_type`, where the word names a task (`retrieval.query`, `search_document`,
-  `text-matching`), or by a `prompt_name` that one task alone has. `query`, `document` and `passage` choose the first task with
-  a prompt for them. Otherwise a request gets the first task of the list. The header
+  `text-matching`), or by a `prompt_name` that one task alone has. `query`, `document` and `passage` choose the first
+  task with a prompt for them. Otherwise a request gets the first task of the list. The header
   `X-Embedserve-Vector-Space` tells the space of the answer, `/info` and `inspect` those of all tasks. `/v1/score`, gRPC
   and the status of the resource know the first task alone.
 - Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared.
