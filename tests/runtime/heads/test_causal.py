@@ -3,6 +3,7 @@ authors do, and against sentence-transformers' CrossEncoder with LogitScore and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -156,6 +157,33 @@ def reference(
     yes = logits[tokenizer.convert_tokens_to_ids(reranker.yes)]
     no = 0 if reranker.no is None else logits[tokenizer.convert_tokens_to_ids(reranker.no)]
     return torch.sigmoid((yes - no) / reranker.divisor).item()
+
+
+def test_mxbais_instruction_is_tokenized_with_the_query(tmp_path: Path) -> None:
+    """Qwen2's pattern of words takes a line break to the signs before it."""
+    save(tmp_path, **SHAPES["untied, one head"])
+    call(tmp_path, "mixedbread-ai/mxbai-rerank-base-v2")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    pattern = {"Regex": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"}
+    content["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        ],
+    }
+    vocabulary = content["model"]["vocab"]
+    content["model"]["merges"].append([".", "\u010a"])
+    # In the place of a merge that the prompt has no use for.
+    vocabulary[".\u010a"] = vocabulary.pop("Yes")
+    content["model"]["merges"].remove(["Ye", "s"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = TextTokenizer.from_card(card_of(tmp_path))
+    (ids,) = tokenizer.encode_pairs([("a", "b")], TruncationRules(truncate=True), prompt=INSTRUCTION)
+    (plain,) = tokenizer.encode_pairs([("a", "b")], TruncationRules(truncate=True))
+    joined = vocabulary[".\u010a"]
+    # One is in the words of the prompt.
+    assert tuple(np.asarray(one).tolist().count(joined) for one in (ids, plain)) == (2, 1)
 
 
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:

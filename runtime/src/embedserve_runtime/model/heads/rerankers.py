@@ -4,7 +4,7 @@ A repository of a language model looks the same whether it is a chat model or a 
 in prompts of their own. The name is looked for in the source, in README.md and in config.json.
 
 Sources: the model cards of Qwen3-Reranker, of bge-reranker-v2-gemma with FlagEmbedding 1.4.2 and of
-llama-nemotron-rerank-1b-v2, the package mxbai-rerank, and the code next to zerank.
+llama-nemotron-rerank-1b-v2, the package mxbai-rerank 0.1.6, and the code next to zerank.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ MXBAI = Reranker(
     "mxbai-rerank-v2",
     r"mxbai-rerank-(base|large)-v2",
     PromptTemplate(
-        parts=(_MXBAI_SYSTEM, "instruction: {instruction}", "\n", *_MXBAI_PAIR),
+        # Instruction and query are tokenized as one text.
+        parts=(_MXBAI_SYSTEM, "instruction: {instruction}\nquery: {query}", *_MXBAI_PAIR[1:]),
         plain_parts=(_MXBAI_SYSTEM, *_MXBAI_PAIR),
     ),
     yes="1",
