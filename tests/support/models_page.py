@@ -290,7 +290,7 @@ are served in `model.adapters` (`spec.model.adapters`), for example `[retrieval,
 ## Not supported
 
 These model types are refused with the reason given here. `embedserve convert` exports none of those that read images
-or sound; it may export the others.
+or sound, nor `lfm2`; it may export the others.
 
 | `model_type` | why |
 |---|---|

@@ -100,7 +100,7 @@ class UnsupportedArchitecture(ModelError):
 
 
 class UnsupportedInputs(UnsupportedArchitecture):
-    """The model reads more than text, so that no export of it can be served."""
+    """The model reads more than text, or by code of the repository's own, so that no export of it can be served."""
 
 
 class HashMismatch(ModelError):

@@ -7,7 +7,8 @@ from types import MappingProxyType
 
 _IMAGES = "it reads images beside text, and its vectors are made to be compared with those of images"
 _SOUND = "it reads sound, and this server takes text"
-# Nothing of these is exported either: what torch would export is not the part that reads text, or not all of it.
+# Nothing of these is exported either: what torch would export is not the part that reads text, not all of it, or not
+# what the repository's own code computes.
 OTHER_INPUTS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(
@@ -54,6 +55,10 @@ OTHER_INPUTS: Mapping[str, str] = MappingProxyType(
             ),
             _SOUND,
         ),
+        "lfm2": (
+            "most of its layers are convolutions with gates in the place of attention, and its embedding models run "
+            "them in both directions by code of their own"
+        ),
         "qwen3_5": "it reads images beside text, and most of its layers have no attention but a recurrent state",
     }
 )
@@ -63,7 +68,6 @@ OTHER_LAYERS: Mapping[str, str] = MappingProxyType(
         "cost_wise_gemma": "it merges tokens between its layers and has a score for each layer",
         "deberta": "its products and positions are those of DeBERTa v1, which deberta-v2 has changed",
         "ernie": "it has a table of task types, and no file says which type a text has",
-        "lfm2": "most of its layers are convolutions with gates in the place of attention",
         "minicpm": "it scales its residuals, and its rerankers have a score for each layer",
         "nvembed": "its vectors come from a layer of learned queries that config.json alone does not describe",
         "t5gemma2": "its result is the decoder's, and this server does not decode",
