@@ -21,8 +21,9 @@ from embedserve_runtime.service.current_client import get_client
 
 log = logging.getLogger(__name__)
 
-SERVER_FAILURES = frozenset({StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED})
-"""The statuses that stand for 500, 503 and 504 of HTTP; a call that ends so is logged in any case."""
+SERVER_FAILURES = frozenset({StatusCode.INTERNAL, StatusCode.DEADLINE_EXCEEDED})
+"""The statuses that stand for 500 and 504 of HTTP; a call that ends so is logged in any case. UNAVAILABLE is a refusal
+while the server loads or drains, which clients repeat elsewhere."""
 
 # A string, since the library's class takes parameters for type checkers only.
 GrpcContext: TypeAlias = "ServicerContext[Any, Any]"
