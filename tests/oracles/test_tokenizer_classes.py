@@ -13,10 +13,16 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.model.class_settings import resolve_tokenizer
+from embedserve_runtime.model.folder import read_folder
 from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.vocabulary import parse_tokenizer
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 from tests.oracles.outside import answers, needs_oracles
 from tests.runtime.model.identity_folders import SHAPE
+from tests.runtime.model.test_added_tokens import TABLES
+from tests.runtime.model.test_added_tokens import TEXTS as TABLE_TEXTS
+from tests.runtime.model.test_added_tokens import write as write_table
 from tests.runtime.model.test_class_settings import CASED, UNCASED, with_bytes, with_normalizer
 from tests.runtime.model.test_identity_of_tokenizer_settings import byte_level_bpe, unigram
 from tests.runtime.pipelines.test_end_tokens import CASES, card_of, folder_of, model, tokenizer_of
@@ -178,6 +184,18 @@ def test_transformers_5_gives_the_same_for_berts_classes(
 ) -> None:
     same = all(of_version_5(folder) == of_version_4[folder] for folder in folders[tokenizer, name])
     assert same == ((tokenizer, name) in SAME_IN_5)
+
+
+def test_added_tokens_are_those_of_transformers_4(tmp_path: Path) -> None:
+    asks, ours = [], []
+    for number, table in enumerate(TABLES.values()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_table(folder, table)
+        tokenizer = parse_tokenizer(resolve_tokenizer(read_folder(folder)).file)
+        ours.append([tokenizer.encode(text).ids for text in TABLE_TEXTS])
+        asks.append({"oracle": "tokenizer", "folder": str(folder), "texts": TABLE_TEXTS})
+    assert dict(zip(TABLES, ours, strict=True)) == dict(zip(TABLES, answers(asks), strict=True))
 
 
 def test_tokens_around_a_text_are_those_of_transformers_4(model: Path, tmp_path: Path) -> None:

@@ -171,6 +171,11 @@ BYTES: Mapping[str, Any] = {
     "add_bos_token": False,
     "auto_map": {"AutoTokenizer": ["tokenization.Qwen2Tokenizer", "tokenization.Qwen2TokenizerFast"]},
     "add_eos_token": True,
+    # The second one is of the vocabulary, and no added token by tokenizer.json.
+    "added_tokens_decoder": {
+        "262": {"content": "<|end|>", "normalized": False, "special": True},
+        "260": {"content": "12", "single_word": False, "lstrip": True},
+    },
 }
 LLAMA: Mapping[str, Any] = {
     **{name: value for name, value in CONFIG.items() if name != "truncation_side"},
@@ -183,6 +188,7 @@ LLAMA: Mapping[str, Any] = {
     "legacy": False,
     "sp_model_kwargs": {},
     "use_default_system_prompt": False,
+    "added_tokens_decoder": {"21": {"content": "new token", "single_word": True, "normalized": True}},
 }
 TOKENIZERS = {
     "WordPiece": (word_piece, BERT, "auto"),

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.added_tokens import find_added_tokens
 from embedserve_runtime.model.end_tokens import EndTemplate, find_template
 from embedserve_runtime.model.files import ModelFile, ModelFiles
 from embedserve_runtime.model.hf_files.tokenizers import (
@@ -82,7 +83,7 @@ def resolve_tokenizer(files: ModelFiles) -> ResolvedTokenizer:
     file, name = files.require(TOKENIZER_FILE), find_tokenizer_class(files)
     content = file.parse(dict[str, Any])
     changed, overrides = dict(content), []
-    for part, value, why in _list_changes(files, name, content):
+    for part, value, why in _list_changes(files, name, content, file):
         changed[part] = value
         overrides += why
     splits = files.parse_if_there(
@@ -98,9 +99,12 @@ def resolve_tokenizer(files: ModelFiles) -> ResolvedTokenizer:
 
 
 def _list_changes(
-    files: ModelFiles, name: str | None, content: Mapping[str, Any]
-) -> Iterator[tuple[str, Mapping[str, object], list[str]]]:
+    files: ModelFiles, name: str | None, content: Mapping[str, Any], file: ModelFile
+) -> Iterator[tuple[str, object, list[str]]]:
     """List the parts of tokenizer.json that the class replaces, by key, with reasons."""
+    added = find_added_tokens(files, file, content)
+    if added is not None:
+        yield "added_tokens", *added
     template = find_template(files, name)
     if template is not None:
         yield "post_processor", template.post_processor, [_describe_template(template)]

@@ -1,0 +1,112 @@
+"""Reads `added_tokens_decoder` of tokenizer_config.json, which transformers lays over tokenizer.json's added tokens.
+
+Source: `PreTrainedTokenizerFast.__init__` of transformers 4.57.6 and `TokenizersBackend.__init__` of 5.24: every token
+of the table is added to the tokenizer again. Where the flags of one differ, those of the table count; a token that is
+not an added one yet becomes one, with the id that the vocabulary gives it, else the next one. The ids of the table only
+order the tokens. A token that is named elsewhere, such as `eos_token`, is a special one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken
+
+from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from embedserve_runtime.model.vocabulary import (
+    PLACEHOLDERS,
+    parse_tokenizer,
+    raise_on_panic,
+    read_special_tokens,
+)
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class _Token(FileModel):
+    """normalized: by default what `special` is not."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
+    special: bool = False
+
+
+class _Named(FileModel):
+    content: str
+
+
+class _ConfigFile(FileModel):
+    added_tokens_decoder: dict[int, _Token] | None = None
+    additional_special_tokens: list[str | _Named] | dict[str, str | _Named] | None = None
+    extra_special_tokens: list[str | _Named] | dict[str, str | _Named] | None = None
+
+
+def find_added_tokens(
+    files: ModelFiles, file: ModelFile, content: Mapping[str, Any]
+) -> tuple[list[Mapping[str, object]], list[str]] | None:
+    """Return the added tokens with those of the table laid over them, and what differs, one sentence each; None where
+    nothing does.
+
+    files: of the tokenizer. file: tokenizer.json; content: its content.
+
+    Raises ModelInvalid.
+    """
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _ConfigFile, _ConfigFile())
+    table = config.added_tokens_decoder
+    if not table:
+        return None
+    named = _list_special_tokens(files, config)
+    known = {token.get("content"): token for token in content.get("added_tokens") or []}
+    differing = []
+    for _, token in sorted(table.items()):
+        flags = _flags_of(token, is_named=token.content in named)
+        if token.content and flags != _known_flags(known.get(token.content)):
+            differing.append((token.content, flags))
+    if not differing:
+        return None
+    tokenizer = parse_tokenizer(file)
+    with raise_on_panic(str(files.path / TOKENIZER_CONFIG_FILE)):
+        tokenizer.add_tokens([AddedToken(text, **flags) for text, flags in differing])
+    added: list[Mapping[str, object]] = json.loads(tokenizer.to_str())["added_tokens"]
+    return added, [
+        f"added_tokens_decoder of {TOKENIZER_CONFIG_FILE}: {json.dumps(text, ensure_ascii=False)} is "
+        f"{_describe(flags)}, against {TOKENIZER_FILE}"
+        for text, flags in differing
+    ]
+
+
+def _list_special_tokens(files: ModelFiles, config: _ConfigFile) -> frozenset[str]:
+    """List the tokens that the tokenizer's files name as special ones."""
+    lists: Sequence[Any] = (config.additional_special_tokens, config.extra_special_tokens)
+    more = [
+        token
+        for tokens in lists
+        for token in (tokens.values() if isinstance(tokens, Mapping) else tokens or [])
+    ]
+    names = read_special_tokens(files, [*PLACEHOLDERS, "mask_token"])
+    return frozenset([*names.values(), *(one if isinstance(one, str) else one.content for one in more)])
+
+
+def _flags_of(token: _Token, *, is_named: bool) -> Mapping[str, bool]:
+    normalized = not token.special if token.normalized is None else token.normalized
+    return {
+        "single_word": token.single_word,
+        "lstrip": token.lstrip,
+        "rstrip": token.rstrip,
+        "normalized": normalized,
+        "special": token.special or is_named,
+    }
+
+
+def _known_flags(token: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    return None if token is None else {name: token.get(name, False) for name in FLAGS}
+
+
+def _describe(flags: Mapping[str, bool]) -> str:
+    return ", ".join(name for name, value in flags.items() if value) or "an added token without flags"
