@@ -268,6 +268,15 @@ def test_what_is_not_merged_stops_the_start(bert: Path, config: dict[str, Any], 
         card_of(bert)
 
 
+def test_the_configuration_of_an_adapter_beside_merged_weights_stops_the_start_with_what_to_do(
+    bert: Path,
+) -> None:
+    write_adapter(bert, factors(weights_of(bert), QUERY))
+    (bert / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelFileMissing, match=r"merged with it already, take adapter_config\.json away"):
+        card_of(bert)
+
+
 def drop(name: str) -> Callable[[Tensors], Tensors]:
     return lambda tensors: {key: tensor for key, tensor in tensors.items() if key != name}
 

@@ -78,7 +78,8 @@ class Checkpoint:
         path = next((folder / name for name in ADAPTER_FILES if (folder / name).exists()), None)
         if path is None:
             raise ModelFileMissing(
-                f"no tensors of the LoRA adapter in {folder}: looked for {ADAPTER_FILES[0]}"
+                f"no tensors of the LoRA adapter in {folder}: looked for {ADAPTER_FILES[0]}; if the weights are merged "
+                "with it already, take adapter_config.json away"
             )
         if path.suffix == ".bin" and not can_read():
             raise ModelFileMissing(f"no {ADAPTER_FILES[0]} in {folder}; {path.name}: {ADVICE}")
