@@ -13,7 +13,13 @@ from pydantic import SecretStr
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.api.watched_file import LOOK_SECONDS
-from embedserve_runtime.errors import ApiKeysMissing, ConfigError, EmbedserveError, Unauthorized
+from embedserve_runtime.errors import (
+    ApiKeysMissing,
+    ConfigError,
+    EmbedserveError,
+    RouteForbidden,
+    Unauthorized,
+)
 
 
 class Clock:
@@ -87,6 +93,28 @@ def test_keys_of_the_settings_are_taken_beside_those_of_the_file(tmp_path: Path)
     assert is_taken(keys, "from-settings")
     assert is_taken(keys, "from-file")
     assert not is_taken(keys, "")
+
+
+def test_a_key_of_the_settings_is_as_restricted_as_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "api-keys").write_text("keys: [{name: search, key: twice-named-key, routes: [/rerank]}]")
+    keys = ApiKeys([SecretStr("twice-named-key")], tmp_path / "api-keys")
+    with pytest.raises(RouteForbidden):
+        keys.check({b"authorization": b"Bearer twice-named-key"}, "/embed")
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("", "an API key is needed"),
+        ("Bearer ", "an API key is needed"),
+        ("Basic good-key", "an API key is needed"),
+        ("Bearer wrong-key", "is none that this server accepts"),
+    ],
+)
+def test_no_key_and_a_wrong_one_are_told_apart(header: str, message: str) -> None:
+    with pytest.raises(Unauthorized, match=message) as refused:
+        ApiKeys([SecretStr("good-key")]).check({b"authorization": header.encode()}, "/embed")
+    assert "-key" not in refused.value.message
 
 
 def test_with_a_file_that_is_not_there_nobody_is_let_in(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class ApiKeys:
         return bool(self._keys) or self._file is not None
 
     def check(self, headers: Mapping[bytes, bytes], route: str) -> tuple[ApiKey, int, int] | None:
-        """Return the key of `Authorization: Bearer`, its place among the keys, and their number; None where none is
+        """Return the key of `Authorization: Bearer`, its index among the keys, and their number; None where none is
         needed.
 
         route: a path, or `/` and the name of a gRPC service. Raises Unauthorized, RouteForbidden.
@@ -52,14 +52,18 @@ class ApiKeys:
         scheme, _, given_key = headers.get(b"authorization", b"").partition(b" ")
         given = hash_key(given_key.strip())
         # Digests have the same length, and all are compared in any case, so the time reveals nothing about a key.
-        matches = [place for place, key in enumerate(known) if hmac.compare_digest(key.digest, given)]
-        if not matches or scheme.lower() != b"bearer":
+        matches = [index for index, key in enumerate(known) if hmac.compare_digest(key.digest, given)]
+        if scheme.lower() != b"bearer" or not given_key.strip():
             raise Unauthorized("an API key is needed: send it as `Authorization: Bearer <key>`")
-        key = known[matches[0]]
+        if not matches:
+            raise Unauthorized("the API key is none that this server accepts")
+        # A key that stands bare in the settings and with routes or an end in the file is as restricted as the file says.
+        index = matches[-1]
+        key = known[index]
         if key.expires is not None and self._now() >= key.expires:
             raise Unauthorized(f"the API key {key.name!r} has expired on {key.expires:%Y-%m-%d}; use another")
         if key.routes is not None and not any(fnmatchcase(route, pattern) for pattern in key.routes):
             raise RouteForbidden(
                 f"the API key {key.name!r} is not for {route}, only for {', '.join(key.routes)}"
             )
-        return key, matches[0], len(known)
+        return key, index, len(known)
