@@ -105,6 +105,13 @@ RANKING = {
     "truncate": CUT,
     "truncation": (YES, *refused(False, "maybe"), *refused(False, truncate=True)),
     "truncation_direction": SIDE,
+    "truncation_side": (
+        Case("left", NUMBERS),
+        Case("right", SAME),
+        *refused("Left"),
+        *refused("left", truncation_direction="Right"),
+    ),
+    "truncate_prompt_tokens": (Case(-1, SAME), *refused(4)),
     "max_tokens_per_query": (Case(1, NUMBERS), Case(9, SAME), *refused(0)),
     "max_tokens_per_doc": (Case(1, NUMBERS), *refused(0)),
     "max_chunks_per_doc": (Case(1, SAME), *refused(3)),

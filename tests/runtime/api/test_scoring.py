@@ -144,6 +144,13 @@ async def test_results_come_without_their_texts_unless_asked_for() -> None:
     assert content["results"] == [{"index": 0, "relevance_score": content["results"][0]["relevance_score"]}]
 
 
+async def test_documents_without_a_text_are_returned_as_they_were_sent() -> None:
+    documents = [{"title": "hello", "year": 2020}]
+    body = {"query": "a", "documents": documents, "rank_fields": ["title"], "return_documents": True}
+    content = (await post("/v2/rerank", body, RERANKER)).json()
+    assert [item["document"] for item in content["results"]] == documents
+
+
 async def test_documents_are_cut_to_the_tokens_asked_for_before_they_are_paired() -> None:
     body = {"query": QUERY, "documents": ["hello world is of", "a"], "max_tokens_per_doc": 2}
     content = (await post("/v2/rerank", body, RERANKER)).json()

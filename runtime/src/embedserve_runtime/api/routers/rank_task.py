@@ -43,8 +43,12 @@ def build_rank_task(context: RequestContext, body: RankBody, version: Version = 
     returns_texts = merge_aliases(return_documents=body.return_documents, return_text=body.return_text)
     truncate = merge_aliases(truncate=body.truncate, truncation=body.truncation)
     is_tei = body.documents is None
+    direction = merge_aliases(
+        truncation_direction=body.truncation_direction and body.truncation_direction.lower(),
+        truncation_side=body.truncation_side,
+    )
     # Cohere and Jina always cut; on the tokenizer's own side, since they have no field for it.
-    takes_own_side = not is_tei and body.truncation_direction is None
+    takes_own_side = not is_tei and direction is None
 
     async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         service.check_room(len(texts))  # before a pair is made for each text
@@ -53,7 +57,7 @@ def build_rank_task(context: RequestContext, body: RankBody, version: Version = 
             ranks=True,
             raw=bool(body.raw_scores),
             truncate=truncate if is_tei or truncate is not None else True,
-            side=None if takes_own_side else truncation_side(body.truncation_direction),
+            side=None if takes_own_side else truncation_side(direction),
             instruction=body.instruction,
             query_tokens=body.max_tokens_per_query,
             document_tokens=body.max_tokens_per_doc,

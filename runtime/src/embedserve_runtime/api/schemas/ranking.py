@@ -31,7 +31,9 @@ class RankDocument(ApiModel):
 
     model_config = ConfigDict(extra="allow")
 
-    text: str | None = Field(None, description="The text that is ranked.", examples=["A list of numbers."])
+    text: str | None = Field(
+        None, exclude_if=is_none, description="The text that is ranked.", examples=["A list of numbers."]
+    )
 
 
 class RankBody(ApiModel):
@@ -80,6 +82,14 @@ class RankBody(ApiModel):
         None, description="The same as `truncate`.", examples=[True]
     )
     truncation_direction: Annotated[Direction, supported_for("TEI")] = None
+    truncation_side: Annotated[Literal["left", "right"] | None, supported_for("vLLM")] = Field(
+        None, description="The same as `truncation_direction`.", examples=["right"]
+    )
+    truncate_prompt_tokens: Annotated[
+        Literal[-1] | None,
+        refused_for("vLLM"),
+        ExpectedInput("-1, what the model takes; use `max_tokens_per_query` and `max_tokens_per_doc`"),
+    ] = Field(None, description="Refused unless -1.", examples=[-1])
     max_tokens_per_query: Annotated[Positive | None, supported_for("Embedserve")] = Field(
         None, description="The query is cut to so many tokens first.", examples=[256]
     )
