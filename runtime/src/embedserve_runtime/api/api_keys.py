@@ -57,7 +57,7 @@ class ApiKeys:
             raise Unauthorized("an API key is needed: send it as `Authorization: Bearer <key>`")
         if not matches:
             raise Unauthorized("the API key is none that this server accepts")
-        # A key that stands bare in the settings and with routes or an end in the file is as restricted as the file says.
+        # A key that stands bare in the settings and with routes or an end in the file is as restricted as in the file.
         index = matches[-1]
         key = known[index]
         if key.expires is not None and self._now() >= key.expires:
