@@ -1,8 +1,9 @@
 """Keeps what the watches have seen, by resource.
 
-Objects are kept as JSON text: as dictionaries or views, thousands of them would take five times the memory,
-and each one is read only in the passes over its own resource. Of pods and Jobs the text has only what their
-views read. Children are kept whole, since they are compared with what they should be.
+A resource is parsed once, when it is received, and kept as its view. The other objects are kept as JSON text: as
+dictionaries or views, thousands of them would take five times the memory, and each one is read only in the passes over
+its own resource. Of pods and Jobs the text has only what their views read. Children are kept whole, since they are
+compared with what they should be.
 
 The cache is fed by watch events and by the answers to our own writes, so that a pass right after a write
 does not work with old objects. `forget_missing` repairs what an interrupted watch has missed: a deletion
@@ -55,9 +56,7 @@ class ObjectCache:
         key = _build_index_key(kind, metadata)
         known = self._objects[kind][key].get(metadata.uid)
         if known is None or not _is_older_version(metadata.resource_version, known.version):
-            self._objects[kind][key][metadata.uid] = _build_cached_object(
-                kind, received, metadata.resource_version
-            )
+            self._objects[kind][key][metadata.uid] = _build_cached_object(kind, received, metadata)
             if kind == "Deployment":
                 self._note_upgrade(key, received)
         return key
@@ -139,48 +138,57 @@ class ObjectCache:
 
     def get_resource(self, key: ObjectKey) -> EmbeddingServiceObject | None:
         """Return the user's resource; the youngest one if two are known under the same name."""
-        found = [EmbeddingServiceObject.parse_json(one) for one in self._read(RESOURCE, key)]
-        return max(found, key=lambda resource: resource.metadata.creation_timestamp, default=None)
+        kept = self._find_kept_resource(key)
+        return None if kept is None else kept.view
+
+    def _find_kept_resource(self, key: ObjectKey) -> _KeptResource | None:
+        resources = [kept.resource for kept in self._objects[RESOURCE].get(key, {}).values()]
+        return max(
+            (kept for kept in resources if kept is not None),
+            key=lambda kept: kept.view.metadata.creation_timestamp,
+            default=None,
+        )
 
     def list_children(self, key: ObjectKey) -> Iterable[Received]:
         """Return the child objects that carry the name of a resource, and the claim that the resource uses, each
         as it was received.
         """
-        found = [one for kind in CHILD_KINDS for one in self._read(kind, key)]
-        place = self._find_claim_key(key)
-        claims = [] if place is None else self._read(CLAIM, place)
-        return [json.loads(one) for one in (*found, *claims)]
+        children = [content for kind in CHILD_KINDS for content in self._read(kind, key)]
+        claim_key = self._find_claim_key(key)
+        claims = [] if claim_key is None else self._read(CLAIM, claim_key)
+        return [json.loads(content) for content in (*children, *claims)]
 
     def get_volume_objects(self, key: ObjectKey) -> VolumeObjects:
         """Return the objects around the claim that a resource uses."""
-        place = self._find_claim_key(key)
-        if place is None:
+        claim_key = self._find_claim_key(key)
+        if claim_key is None:
             return VolumeObjects()
         return VolumeObjects(
-            jobs=[Job.parse_json(one) for one in self._read(JOB, place)],
-            pods=self.list_pods(place),
-            claims=[PersistentVolumeClaim.parse_json(one) for one in self._read(CLAIM, place)],
+            jobs=[Job.parse_json(content) for content in self._read(JOB, claim_key)],
+            pods=self.list_pods(claim_key),
+            claims=[PersistentVolumeClaim.parse_json(content) for content in self._read(CLAIM, claim_key)],
         )
 
     def _find_claim_key(self, key: ObjectKey) -> ObjectKey | None:
         """Return the key of the objects around the claim that a resource uses."""
-        resource = self.get_resource(key)
-        return None if resource is None else _read_claim_key(resource)
+        kept = self._find_kept_resource(key)
+        return None if kept is None else kept.claim_key
 
     def find_concerned(self, kind: str, received: Received) -> list[ObjectKey]:
         """Return the keys of the resources that an object may concern."""
-        place = _build_index_key(kind, Object.parse(received).metadata)
-        if not place.name.startswith(_CLAIM_PREFIX):
-            return [place]
+        index_key = _build_index_key(kind, Object.parse(received).metadata)
+        if not index_key.name.startswith(_CLAIM_PREFIX):
+            return [index_key]
         return [
             key
-            for key, found in self._objects[RESOURCE].items()
-            if key.namespace == place.namespace and any(kept.claim == place for kept in found.values())
+            for key, resources in self._objects[RESOURCE].items()
+            if key.namespace == index_key.namespace
+            and any(kept.resource and kept.resource.claim_key == index_key for kept in resources.values())
         ]
 
     def list_pods(self, key: ObjectKey) -> list[Pod]:
         """Return the pods that carry the name of a resource."""
-        return [Pod.parse_json(one) for one in self._read(POD, key)]
+        return [Pod.parse_json(content) for content in self._read(POD, key)]
 
     def _read(self, kind: str, key: ObjectKey) -> list[bytes]:
         return [kept.content for kept in self._objects[kind].get(key, {}).values()]
@@ -194,21 +202,32 @@ class ObjectCache:
 
 
 @dataclass(frozen=True, slots=True)
+class _KeptResource:
+    """A resource with the key of the objects around the claim that it uses."""
+
+    view: EmbeddingServiceObject
+    claim_key: ObjectKey | None
+
+
+@dataclass(frozen=True, slots=True)
 class _CachedObject:
     version: str
-    content: bytes
-    """The object as JSON."""
     generation: int
-    claim: ObjectKey | None = None
-    """For a resource, the key of the objects around the claim that it uses."""
+    content: bytes = b""
+    """The object as JSON; empty for a resource."""
+    resource: _KeptResource | None = None
 
 
-def _build_cached_object(kind: str, received: Received, version: str) -> _CachedObject:
+def _build_cached_object(kind: str, received: Received, metadata: Metadata) -> _CachedObject:
     """Return an object in the form that is cached."""
-    claim = _read_claim_key(EmbeddingServiceObject.parse(received)) if kind == RESOURCE else None
+    version, generation = metadata.resource_version, metadata.generation
+    if kind == RESOURCE:
+        resource = EmbeddingServiceObject.parse(received)
+        kept = _KeptResource(resource, _read_claim_key(resource))
+        return _CachedObject(version, generation, resource=kept)
     view = _VIEWS.get(kind)
     content = view.parse(received).as_json() if view is not None else _dump_whole(kind, received)
-    return _CachedObject(version, content, Object.parse(received).metadata.generation, claim)
+    return _CachedObject(version, generation, content)
 
 
 _VIEWS: Mapping[str, type[Object]] = {POD: Pod, JOB: Job}

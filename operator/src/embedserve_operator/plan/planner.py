@@ -74,18 +74,21 @@ def _decide(
     desired = describe_revision(inputs, preparation, manifests)
     serving = None
     if observed.serving_revision in (None, desired.revision):
+        # An upgrade that waits for its turn leaves the Deployment as it is, and that is then what complete means: it is
+        # decided before the rollout.
         upgrade = plan_upgrade(inputs, manifests.deployment, preparation.report)
         if is_held_back(upgrade):
             desired = describe_present_deployment(inputs, desired)
         rollout = plan_rollout(inputs, desired)
     else:
+        # Another revision serves, so that the upgrade is about its Deployment, which follows from the rollout.
         rollout = plan_rollout(inputs, desired)
         serving = None if preparation.must_clear else render_serving(inputs, rollout)
         upgrade = _plan_serving_upgrade(inputs, serving, rollout)
         serving = None if is_held_back(upgrade) else serving
     retained = render_retained(inputs, rollout)
     if is_held_back(upgrade):
-        retained = tuple(one for one in retained if not is_upgraded(observed, one.deployment))
+        retained = tuple(kept for kept in retained if not is_upgraded(observed, kept.deployment))
     return Decision(
         inputs=inputs,
         preparation=preparation,
