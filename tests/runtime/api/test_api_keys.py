@@ -102,6 +102,11 @@ def test_a_key_of_the_settings_is_as_restricted_as_the_file_says(tmp_path: Path)
         keys.check({b"authorization": b"Bearer twice-named-key"}, "/embed")
 
 
+def test_a_key_for_another_path_of_a_route_is_for_the_route(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("keys: [{name: search, key: alias-key, routes: [/embeddings]}]")
+    assert check_at(tmp_path / "keys", "alias-key", "/v1/embeddings") == "search"
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [

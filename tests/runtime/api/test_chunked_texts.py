@@ -180,6 +180,15 @@ async def test_a_prompt_that_leaves_no_room_for_a_chunk_is_refused() -> None:
     assert "a prompt of 4 tokens leaves no room" in answer.json()["message"]
 
 
+async def test_a_prompt_that_would_make_many_chunks_of_a_short_text_is_refused() -> None:
+    card = build_card(prompts={"query": "query " * 28}, max_length=32)
+    async with serve_in_process(card=card) as server:
+        body = {"input": ["hello world " * 8], "overflow": "chunk", "prompt_name": "query"}
+        answer = await server.client.post("/v1/embeddings", json=body)
+    assert answer.status_code == 422
+    assert "a prompt of 28 tokens leaves room for 2 only" in answer.json()["message"]
+
+
 async def test_token_ids_and_models_without_vectors_are_not_chunked() -> None:
     async with serve_in_process(openai_token_ids=True) as server:
         for field in ({"late_chunking": True}, {"overflow": "chunk"}):

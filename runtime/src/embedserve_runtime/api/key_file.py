@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from embedserve_runtime.api.routes import PROTECTED_ROUTES, RPC_SERVICES
+from embedserve_runtime.api.routes import PROTECTED_ROUTES, ROUTE_ALIASES, RPC_SERVICES, route_label
 from embedserve_runtime.config.problems import describe_problems, describe_yaml_position
 from embedserve_runtime.config.secrets import HeaderSecret, split_secrets, validate_secret
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError
@@ -116,6 +116,8 @@ def _read_moment(value: object) -> object:
 
 
 def _check_route(pattern: str) -> str:
+    # A request by another path of a route is checked as one of the route.
+    pattern = route_label("POST", pattern) if pattern in ROUTE_ALIASES else pattern
     if not any(fnmatchcase(path, pattern) for path in _PATHS):
         raise ValueError(f"is no path or service that needs a key, which are {', '.join(_PATHS)}")
     return pattern

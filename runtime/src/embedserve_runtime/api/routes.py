@@ -57,7 +57,8 @@ SERVING_WORK = frozenset(("POST", route) for route in SERVICE_ROUTES)
 MANAGEMENT_WORK = frozenset({("PUT", "/current")})
 """Methods and routes of the requests that count as work: those with a body, which is read for no others."""
 
-_ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
+ROUTE_ALIASES = {"/embeddings": "/v1/embeddings", "/invocations": "/", "/ping": "/health"}
+"""Other paths of some routes."""
 _KNOWN = frozenset(ROUTES) - {FORWARDED, OTHER}
 _MESSAGE_PATHS = ("/v1/encode", "/v1/rerank", "/v1/score")
 _OPENAI_PREFIXES = ("/v1/", "/embeddings/")
@@ -70,7 +71,7 @@ def route_label(method: str, path: str) -> str:
         return "/" if method == "POST" else "/health"
     if path.startswith("/v1/models/"):
         return "/v1/models"
-    label = _ALIASES.get(path, path)
+    label = ROUTE_ALIASES.get(path, path)
     return label if label in _KNOWN else OTHER
 
 
@@ -85,5 +86,5 @@ def error_dialect(path: str) -> Dialect:
 def find_similar_path(path: str) -> str | None:
     """Return the path of the API that an unknown one ends with, but for slashes; None where it ends with none."""
     words = "/" + "/".join(filter(None, path.split("/")))
-    known = (*_KNOWN, *_ALIASES)
+    known = (*_KNOWN, *ROUTE_ALIASES)
     return max((one for one in known if one != "/" and words.endswith(one)), key=len, default=None)

@@ -11,6 +11,10 @@ from embedserve_runtime.forward.batch import Tokens, TokenSequence
 from embedserve_runtime.tokenizing.backend import TokenizerBackend
 from embedserve_runtime.tokenizing.length_limit import LengthLimit
 
+MIN_CHUNK_SHARE = 8
+"""A prompt leaves at least one part in so many of a sequence to the text. One that fills nearly all of it would make a
+chunk, as long as the model takes, of every few tokens."""
+
 
 class TextChunk(Struct, frozen=True, eq=False):
     """A part of a text as a sequence of its own.
@@ -51,10 +55,11 @@ def split_text(
     size = limit.room - of_prompt
     if of_prompt == len(ids):
         raise EmptyInput(f"input {index} has no tokens after normalising")
-    if size < 1:
+    if size < max(1, limit.room // MIN_CHUNK_SHARE):
+        space = "no room" if size < 1 else f"room for {size} only"
         raise InputTooLong(
-            f"input {index}: a prompt of {of_prompt} tokens leaves no room for a text in the {limit.max_length} that "
-            "the model takes"
+            f"input {index}: a prompt of {of_prompt} tokens leaves {space} for a text in the {limit.max_length} that "
+            "the model takes; shorten the prompt"
         )
     chunks = []
     for first in range(of_prompt, len(ids), size):
