@@ -36,7 +36,7 @@ async def test_a_call_cancelled_while_it_is_refused_ends_as_cancelled(
         server.add_registered_method_handlers(SERVICE, handlers)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        with caplog.at_level(logging.DEBUG):
+        with caplog.at_level(logging.DEBUG, "embedserve_runtime.rpc.calls"):
             async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 method: Any = channel.unary_unary(f"/{SERVICE}/Embed")
                 call = method(b"")
