@@ -50,8 +50,9 @@ pods until all of these are ready; then empty.
 REPLACED_AT = "embedserve.dev/replaced-at"
 """Annotation on Deployments of earlier models: when the Service switched to another one."""
 MODEL_BYTES = "embedserve.dev/model-bytes"
-MODEL_MEMORY = "embedserve.dev/model-memory"
 """Annotation on Deployments: the size of the model's files that the pod template was made for."""
+MODEL_MEMORY = "embedserve.dev/model-memory"
+"""Annotation on Deployments: what the model takes in memory, by which the pod template's memory was computed."""
 TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: the hash of the template that they were made from."""
 
