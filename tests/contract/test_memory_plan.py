@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.memory import compute_planned_memory
 from embedserve_operator.observe.reports import ReportedModel, read_model_report
-from embedserve_operator.state.models import ModelMemory
 from embedserve_runtime.config import load_config
 from embedserve_runtime.memory.load import describe_load
 from embedserve_runtime.memory.plan import plan_memory

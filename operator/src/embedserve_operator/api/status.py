@@ -158,7 +158,7 @@ class JobStatus(Model):
     """When it succeeded."""
 
 
-class ModelMemoryStatus(Model):
+class ModelMemory(Model):
     """What the model takes in the memory of a pod on CPUs, from which the pods' memory is computed."""
 
     fixed_bytes: int
@@ -205,7 +205,7 @@ class FetchStatus(JobStatus):
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     fetch did not say."""
-    memory: ModelMemoryStatus | None = None
+    memory: ModelMemory | None = None
     """What it takes in memory; absent where that cannot be planned, or the fetch did not say."""
     needs_export: bool | None = None
     """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""

@@ -19,7 +19,7 @@ from embedserve_operator.manifests.containers import (
     build_runtime_container,
     build_task_container,
 )
-from embedserve_operator.manifests.memory import build_memory_resources, format_model_memory
+from embedserve_operator.manifests.memory import build_memory_resources
 from embedserve_operator.manifests.mesh import build_mesh_annotations
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
@@ -248,7 +248,7 @@ def _build_init_containers(pods: PodInputs) -> Manifest:
 
 def _format_model_size(size: ModelSize) -> dict[str, str]:
     """Return the annotations that say for which size of the model the pod template was made."""
-    planned = {} if size.memory is None else {MODEL_MEMORY: canonical(format_model_memory(size.memory))}
+    planned = {} if size.memory is None else {MODEL_MEMORY: canonical(size.memory.as_wire())}
     return {MODEL_BYTES: str(size.file_bytes), **planned}
 
 
@@ -265,7 +265,7 @@ def format_report(report: ModelReport) -> Manifest:
         "licence": report.licence,
         "outputs": list(report.outputs) or None,
         "guessesPooling": report.guesses_pooling or None,
-        "memory": None if report.memory is None else format_model_memory(report.memory),
+        "memory": None if report.memory is None else report.memory.as_wire(),
     }
     return {key: value for key, value in found.items() if value is not None}
 

@@ -5,16 +5,14 @@ from the size of its files where it has made none.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-
-from pydantic.alias_generators import to_camel
 
 from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.placement import find_hardware_class
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.models import ModelMemory, ModelSize
+from embedserve_operator.state.models import ModelSize
 
 _MIB = 2**20
 _PROCESS_BYTES = 256 * _MIB
@@ -99,11 +97,6 @@ def _count_cpus(spec: EmbeddingServiceSpec, settings: RenderSettings) -> int:
         if cpus is not None:
             return max(1, math.ceil(cpus))
     return find_hardware_class(spec, settings).cpus or _DEFAULT_CPUS
-
-
-def format_model_memory(memory: ModelMemory) -> Manifest:
-    """Return the plan of a model in the form that the runtime writes."""
-    return {to_camel(name): value for name, value in asdict(memory).items()}
 
 
 def _round_up(count: int) -> int:

@@ -10,9 +10,10 @@ import re
 
 from pydantic import StrictStr
 
+from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Number, Text, View
 from embedserve_operator.state.jobs import ConversionReport, VariantReport
-from embedserve_operator.state.models import ModelMemory, ModelReport
+from embedserve_operator.state.models import ModelReport
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 
@@ -112,7 +113,7 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
 
 def read_memory(reported: ReportedMemory) -> ModelMemory | None:
     """Return what a model takes in memory; None where the report does not say."""
-    memory = ModelMemory(**{name: getattr(reported, name) for name in ReportedMemory.model_fields})
+    memory = ModelMemory(**reported.model_dump())
     # Without one of these it is no plan, and less would be asked for than the model needs.
     return memory if memory.fixed_bytes and memory.token_bytes and memory.max_length else None
 

@@ -18,7 +18,6 @@ from embedserve_operator.api.status import (
     ConversionStatus,
     FetchStatus,
     JobStatus,
-    ModelMemoryStatus,
     VariantStatus,
 )
 from embedserve_operator.api.types import EmbeddingServiceSpec
@@ -26,7 +25,7 @@ from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.job import read_job_template_hash
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.jobs import JobPhase, JobState, JobTask
-from embedserve_operator.state.models import ModelMemory, ModelReport
+from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
 
@@ -179,7 +178,7 @@ def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
         outputs=report.outputs,
         onnx_outputs=report.onnx_outputs,
         guesses_pooling=report.guesses_pooling or None,
-        memory=None if report.memory is None else ModelMemoryStatus(**asdict(report.memory)),
+        memory=report.memory,
         needs_export=report.needs_export or None,
     )
 
@@ -278,6 +277,6 @@ def build_model_report(
         outputs=said.outputs,
         onnx_outputs=fetched.onnx_outputs,
         guesses_pooling=said.guesses_pooling is True,
-        memory=None if fetched.memory is None else ModelMemory(**fetched.memory.model_dump()),
+        memory=fetched.memory,
         needs_export=fetched.needs_export is True,
     )

@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class ModelMemory:
-    """Holds what a model takes in the memory of a pod that serves it on CPUs, as the runtime reports it."""
-
-    fixed_bytes: int
-    """The process, the weights, tables and the tokenizer."""
-    loading_bytes: int
-    """What loading takes besides, for a moment."""
-    batch_bytes: int
-    """What a batch takes, however small it is."""
-    token_bytes: int
-    """For each token of a batch."""
-    score_bytes: int
-    """For the attention scores of texts of up to 512 tokens, in each batch."""
-    long_token_bytes: int
-    """For each token of a longer text."""
-    result_numbers: int
-    """The numbers of one input's result."""
-    max_length: int
-    """The tokens of the longest text that the model takes."""
+from embedserve_operator.api.status import ModelMemory
 
 
 @dataclass(frozen=True, slots=True)
