@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.fault_proxy import Fault, FaultProxy
+from e2e.fault_proxy import Fault, FaultProxy, Request
 from e2e.outside import Operator, operators
 from e2e.services import PATIENCE_S, Service, hub_spec
 
@@ -72,10 +72,18 @@ def wait_acted_on(service: Service, mark: str) -> None:
 
 def writes(operator: Operator, since: float) -> list[str]:
     return [
-        f"{one.method} {one.path} {one.status}"
+        f"{one.method} {one.path} {one.status}{describe_event(one)}"
         for one in operator.proxy.passed
         if one.at > since and one.is_write and not one.is_of_lease
     ]
+
+
+def describe_event(request: Request) -> str:
+    """An event's path does not name the object that the event is about."""
+    if not request.path.partition("?")[0].endswith("/events") or not isinstance(request.content, dict):
+        return ""
+    event = request.content
+    return f" about {event['involvedObject']['name']}: {event['reason']}: {event['message']}"
 
 
 def writes_about_others(operator: Operator, since: float) -> list[str]:
