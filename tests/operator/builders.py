@@ -207,7 +207,7 @@ class Cluster:
                 **there,
                 "metadata": {**there["metadata"], "annotations": found},
             }
-        for one in plan.hand_overs:
+        for one in plan.ownership_transfers:
             there = live["Deployment", one.deployment]
             live["Deployment", one.deployment] = _stored(
                 {**there, "spec": {**there["spec"], "replicas": one.replicas}}, there

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from embedserve_operator.api.quantities import format_plain_number
-from embedserve_operator.plan import ReplicasHandOver
+from embedserve_operator.plan import ReplicasOwnershipTransfer
 from embedserve_operator.settings import KedaSettings
 from embedserve_operator.state.nodes import ClusterState
 from tests.operator.builders import OTHER_REPO, SETTINGS, Cluster, hub_spec, resource, with_pods
@@ -59,7 +59,7 @@ def test_a_scaled_object_takes_the_place_of_the_autoscaler_and_the_number_is_han
     assert found["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
     assert (found["minReplicaCount"], found["maxReplicaCount"]) == (2, 6)
     assert found["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]["selectPolicy"] == "Max"
-    assert cluster.plan().hand_overs == (ReplicasHandOver(name, 2),)
+    assert cluster.plan().ownership_transfers == (ReplicasOwnershipTransfer(name, 2),)
     assert cluster.applied().names("HorizontalPodAutoscaler") == []
 
 
@@ -108,8 +108,8 @@ def test_a_service_without_work_may_go_to_zero_and_starts_with_one_pod() -> None
     assert child(cluster, "ScaledObject")["minReplicaCount"] == 0
     assert child(cluster, "ScaledObject")["cooldownPeriod"] == 60
     assert child(cluster, "ScaledObject")["triggers"][1:] == [CRON]
-    (hand_over,) = cluster.plan().hand_overs
-    assert hand_over.replicas == 1, "a model has to be seen to load"
+    (transfer,) = cluster.plan().ownership_transfers
+    assert transfer.replicas == 1, "a model has to be seen to load"
     asleep = cluster.applied()
     said = with_pods(asleep, 0).rolled_out().conditions()
     assert set(said) == {"Ready"}

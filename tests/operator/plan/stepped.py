@@ -173,7 +173,7 @@ class SteppedCluster:
             ref = (child["kind"], child["metadata"]["name"])
             if self._is_changed(ref, child):
                 yield partial(self._store, ref, child)
-        for one in plan.hand_overs:
+        for one in plan.ownership_transfers:
             yield partial(self._scale, ("Deployment", one.deployment), one.replicas)
         for label in plan.labels:
             yield partial(self._label, ("Pod", label.pod.name), label.space)

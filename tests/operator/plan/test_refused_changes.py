@@ -94,7 +94,7 @@ def test_an_autoscaler_takes_over_the_number_of_the_pods_that_serve() -> None:
     (scaler,) = [child for child in plan.children if child["kind"] == "HorizontalPodAutoscaler"]
     name = f"docs-{cluster.revision(hub_spec(REPO))}"
     assert scaler["spec"]["scaleTargetRef"]["name"] == name
-    assert [(one.deployment, one.replicas) for one in plan.hand_overs] == [(name, 2)]
+    assert [(one.deployment, one.replicas) for one in plan.ownership_transfers] == [(name, 2)]
 
 
 def test_a_stopped_service_stays_refused_and_comes_back_with_the_model_that_it_had() -> None:

@@ -11,7 +11,7 @@ import pytest
 from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
 from embedserve_operator.manifests.metadata import read_ref
-from embedserve_operator.plan import ReplicasHandOver
+from embedserve_operator.plan import ReplicasOwnershipTransfer
 from embedserve_operator.state.nodes import ClusterState
 from tests.operator.builders import OTHER_REPO, REPO, Cluster, hub_spec, resource, with_pods
 from tests.operator.moments import NOON
@@ -26,17 +26,17 @@ def replicas(cluster: Cluster) -> list[object]:
 def test_a_new_service_starts_with_the_fewest_pods_and_never_sends_the_number() -> None:
     cluster = Cluster(resource(SCALED))
     assert replicas(cluster) == [None]
-    assert cluster.plan().hand_overs == (ReplicasHandOver(f"docs-{cluster.revision()}", 2),)
+    assert cluster.plan().ownership_transfers == (ReplicasOwnershipTransfer(f"docs-{cluster.revision()}", 2),)
 
 
 def test_what_runs_is_what_the_autoscaler_starts_from() -> None:
     fixed = Cluster(resource(hub_spec(replicas=4))).applied().rolled_out().published()
-    (hand_over,) = fixed.changed(SCALED).plan().hand_overs
-    assert hand_over.replicas == 4
+    (transfer,) = fixed.changed(SCALED).plan().ownership_transfers
+    assert transfer.replicas == 4
 
 
 def test_the_number_is_handed_over_once() -> None:
-    assert with_pods(Cluster(resource(SCALED)).applied(), 5).plan().hand_overs == ()
+    assert with_pods(Cluster(resource(SCALED)).applied(), 5).plan().ownership_transfers == ()
 
 
 def test_a_number_that_the_autoscaler_wrote_is_left_alone_and_complete_when_it_runs() -> None:
@@ -55,15 +55,15 @@ def test_going_back_to_a_number_sends_it_again_and_removes_the_autoscaler() -> N
     scaled = with_pods(Cluster(resource(SCALED)).applied(), 5)
     fixed = scaled.changed(hub_spec(replicas=3))
     assert replicas(fixed) == [3]
-    assert fixed.plan().hand_overs == ()
+    assert fixed.plan().ownership_transfers == ()
     assert [child.ref.kind for child in fixed.plan().prune] == ["HorizontalPodAutoscaler"]
 
 
 def test_a_new_model_comes_up_at_the_size_of_the_old_one_which_keeps_its_autoscaler() -> None:
     old = with_pods(Cluster(resource(SCALED)).applied(), 5).rolled_out().published()
     change = old.changed({**SCALED, "model": hub_spec(OTHER_REPO)["model"]})
-    (hand_over,) = change.plan().hand_overs
-    assert hand_over.replicas == 5
+    (transfer,) = change.plan().ownership_transfers
+    assert transfer.replicas == 5
     after = change.applied()
     assert after.service_revision() == after.revision(hub_spec(REPO))
     assert after.names("HorizontalPodAutoscaler") == [f"docs-{after.service_revision()}"], (
@@ -75,11 +75,11 @@ def test_a_new_model_follows_the_old_one_upwards_and_gets_its_autoscaler_with_th
     other = {**SCALED, "model": hub_spec(OTHER_REPO)["model"]}
     old = with_pods(Cluster(resource(SCALED)).applied(), 3).rolled_out().published()
     change = with_pods(old.changed(other).applied(), 3)
-    assert change.plan().hand_overs == ()
+    assert change.plan().ownership_transfers == ()
     grown = with_pods(change, 5, only=old.revision())
-    assert grown.plan().hand_overs == (ReplicasHandOver(f"docs-{change.revision()}", 5),)
+    assert grown.plan().ownership_transfers == (ReplicasOwnershipTransfer(f"docs-{change.revision()}", 5),)
     shrunk = with_pods(change, 2, only=old.revision())
-    assert shrunk.plan().hand_overs == ()
+    assert shrunk.plan().ownership_transfers == ()
     switched = change.rolled_out().applied()
     assert switched.service_revision() == change.revision()
     assert f"docs-{change.revision()}" in switched.names("HorizontalPodAutoscaler")

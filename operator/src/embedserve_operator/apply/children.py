@@ -27,7 +27,7 @@ from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Object
 from embedserve_operator.kube.views.workloads import Workload
 from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
-from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasHandOver
+from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasOwnershipTransfer
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Child, Resource
 
@@ -91,14 +91,16 @@ class ChildApplier:
         for manifest in plan.children:
             ref = read_ref(manifest)
             if results.may_write(ref):
-                hand_over = next((one for one in plan.hand_overs if ref == _read_target(one)), None)
-                work = self._bring_up_to_date(manifest, observed, hand_over)
+                transfer = next((one for one in plan.ownership_transfers if ref == _read_target(one)), None)
+                work = self._bring_up_to_date(manifest, observed, transfer)
                 results.record(ref, await _attempt(ref, work, manifest))
         applied = {read_ref(manifest) for manifest in plan.children}
-        for hand_over in plan.hand_overs:
-            ref = _read_target(hand_over)
+        for transfer in plan.ownership_transfers:
+            ref = _read_target(transfer)
             if ref not in applied:
-                results.record(ref, await _attempt(ref, self._claim_replicas(observed, hand_over)))
+                results.record(
+                    ref, await _attempt(ref, self._transfer_replicas_ownership(observed, transfer))
+                )
         for label in plan.labels:
             ref = ChildRef(POD, label.pod.name)
             results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
@@ -183,17 +185,21 @@ class ChildApplier:
             return  # the Deployment is gone, or another one has its name
 
     async def _bring_up_to_date(
-        self, manifest: Manifest, observed: ObservedState, hand_over: ReplicasHandOver | None
+        self, manifest: Manifest, observed: ObservedState, transfer: ReplicasOwnershipTransfer | None
     ) -> ApplyFailure | None:
         why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
         if why is None:
-            if hand_over is not None:
-                await self._claim_replicas(observed, hand_over)
+            if transfer is not None:
+                await self._transfer_replicas_ownership(observed, transfer)
             return None
-        return await self._apply_child(manifest, why, observed, hand_over)
+        return await self._apply_child(manifest, why, observed, transfer)
 
     async def _apply_child(
-        self, manifest: Manifest, why: str, observed: ObservedState, hand_over: ReplicasHandOver | None
+        self,
+        manifest: Manifest,
+        why: str,
+        observed: ObservedState,
+        transfer: ReplicasOwnershipTransfer | None,
     ) -> ApplyFailure | None:
         key, ref = observed.resource.key, read_ref(manifest)
         exists = observed.find_child(ref) is not None
@@ -207,24 +213,26 @@ class ChildApplier:
         failure = None if exists else await self._check_image_volumes(manifest)
         if failure is not None:
             return failure
-        if hand_over is not None and exists:
-            await self._claim_replicas(observed, hand_over)
+        if transfer is not None and exists:
+            await self._transfer_replicas_ownership(observed, transfer)
         failure = await self._apply_over_conflicts(manifest)
-        if hand_over is not None and not exists and failure is None:
-            await self._claim_replicas(observed, hand_over)
+        if transfer is not None and not exists and failure is None:
+            await self._transfer_replicas_ownership(observed, transfer)
         return failure
 
-    async def _claim_replicas(self, observed: ObservedState, hand_over: ReplicasHandOver) -> None:
+    async def _transfer_replicas_ownership(
+        self, observed: ObservedState, transfer: ReplicasOwnershipTransfer
+    ) -> None:
         """Set the number of pods of a Deployment that is otherwise as it should be, or about to be."""
         key = observed.resource.key
-        log.info("%s: %s pods for %s", key, hand_over.replicas, hand_over.deployment)
-        claim = {
+        log.info("%s: %s pods for %s", key, transfer.replicas, transfer.deployment)
+        manifest = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": hand_over.deployment, "namespace": key.namespace},
-            "spec": {"replicas": hand_over.replicas},
+            "metadata": {"name": transfer.deployment, "namespace": key.namespace},
+            "spec": {"replicas": transfer.replicas},
         }
-        self._objects.put("Deployment", await self._kube.apply(claim, force=True, manager=SCALE_MANAGER))
+        self._objects.put("Deployment", await self._kube.apply(manifest, force=True, manager=SCALE_MANAGER))
 
     async def _apply_over_conflicts(self, manifest: Manifest) -> ApplyFailure | None:
         """Apply a manifest.
@@ -254,8 +262,8 @@ class ChildApplier:
         self._objects.put(manifest["kind"], answer)
 
 
-def _read_target(hand_over: ReplicasHandOver) -> ChildRef:
-    return ChildRef("Deployment", hand_over.deployment)
+def _read_target(transfer: ReplicasOwnershipTransfer) -> ChildRef:
+    return ChildRef("Deployment", transfer.deployment)
 
 
 async def _attempt(

@@ -4,7 +4,7 @@ from embedserve_operator.plan.actions import (
     PodLabel,
     PodMessage,
     ReplacementTime,
-    ReplicasHandOver,
+    ReplicasOwnershipTransfer,
     SelfCheckRequest,
 )
 from embedserve_operator.plan.plan import Plan, SpecRefusal
@@ -15,7 +15,7 @@ __all__ = [
     "PodLabel",
     "PodMessage",
     "ReplacementTime",
-    "ReplicasHandOver",
+    "ReplicasOwnershipTransfer",
     "SelfCheckRequest",
     "SpecRefusal",
     "make_plan",

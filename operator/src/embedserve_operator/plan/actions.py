@@ -8,8 +8,10 @@ from embedserve_operator.state.pods import PodState
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicasHandOver:
-    """Says which number of pods is to be claimed for a Deployment whose manifest does not send it."""
+class ReplicasOwnershipTransfer:
+    """Passes the ownership of `spec.replicas` of a Deployment to the second field manager of the operator, which writes
+    the number that the Deployment's manifest does not send.
+    """
 
     deployment: str
     replicas: int

@@ -112,12 +112,12 @@ def _find_spaces_with_pods(rollout: Rollout) -> tuple[str, ...]:
 
 def find_unwanted_children(decision: Decision, children: tuple[Manifest, ...]) -> tuple[Child, ...]:
     """Return the existing children that are neither wanted nor still needed."""
-    wanted = {read_ref(child) for child in children}
+    desired = {read_ref(child) for child in children}
     needed = _find_needed_children(decision)
     return tuple(
         child
         for child in decision.inputs.observed.children
-        if child.ref not in wanted | needed and not is_retained_claim(child)
+        if child.ref not in desired | needed and not is_retained_claim(child)
     )
 
 
@@ -139,19 +139,25 @@ def _find_needed_children(decision: Decision) -> frozenset[ChildRef]:
         keep = None
     # A revision that waits for another fetch or conversion stays as it is.
     stay = {keep} if preparation.can_serve or preparation.must_clear else {keep, rollout.desired}
-    kept = [deployment for deployment in observed.deployments if deployment.revision in stay]
-    needed |= {ChildRef("Deployment", deployment.name) for deployment in kept}
+    deployments_to_keep = [deployment for deployment in observed.deployments if deployment.revision in stay]
+    needed |= {ChildRef("Deployment", deployment.name) for deployment in deployments_to_keep}
     if keep != rollout.desired and decision.serving is None:
         # Its autoscaler has the same name, and stays with it.
         needed |= {
             ChildRef(kind, deployment.name)
-            for deployment in kept
+            for deployment in deployments_to_keep
             if deployment.is_autoscaled
             for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
         }
-    retained = {one.previous.revision for one in rollout.retained}
-    needed |= {ChildRef("Deployment", one.name) for one in observed.deployments if one.revision in retained}
-    in_use = {pod.config_map for pod in observed.pods} | {one.config_map for one in observed.deployments}
+    retained = {retained_revision.previous.revision for retained_revision in rollout.retained}
+    needed |= {
+        ChildRef("Deployment", deployment.name)
+        for deployment in observed.deployments
+        if deployment.revision in retained
+    }
+    in_use = {pod.config_map for pod in observed.pods} | {
+        deployment.config_map for deployment in observed.deployments
+    }
     in_use |= {job.config_map for job in observed.jobs if job.phase == "Running"}
     needed |= find_pins_in_use(observed)
     needed |= {

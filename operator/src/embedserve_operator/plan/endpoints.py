@@ -26,8 +26,8 @@ def find_forbidden_endpoint(spec: EmbeddingServiceSpec, allowed: Sequence[str]) 
     """
     if not _is_given_secrets(spec):
         return None
-    found = (said for said, url in _list_chosen_endpoints(spec) if not _is_allowed(url, allowed))
-    return next(found, None)
+    forbidden = (endpoint for endpoint, url in _list_chosen_endpoints(spec) if not _is_allowed(url, allowed))
+    return next(forbidden, None)
 
 
 def _is_given_secrets(spec: EmbeddingServiceSpec) -> bool:
@@ -37,8 +37,8 @@ def _is_given_secrets(spec: EmbeddingServiceSpec) -> bool:
         (token is not None and token.token_secret_ref is not None)
         or (source.s3 is not None and source.s3.secret_ref is not None)
         or any(
-            one.value_from is not None and one.value_from.secret_key_ref is not None
-            for one in spec.pod.env or ()
+            variable.value_from is not None and variable.value_from.secret_key_ref is not None
+            for variable in spec.pod.env or ()
         )
     )
 
@@ -51,10 +51,10 @@ def _list_chosen_endpoints(spec: EmbeddingServiceSpec) -> list[tuple[str, str]]:
         ("http.url", source.http.url if source.http is not None else None),
         ("s3.endpoint", source.s3.endpoint if source.s3 is not None else None),
     )
-    variables = (one for one in spec.pod.env or () if _ENDPOINT_VARIABLE.search(one.name))
+    variables = (variable for variable in spec.pod.env or () if _ENDPOINT_VARIABLE.search(variable.name))
     return [
         *((f"spec.model.source.{name}: {url}", url) for name, url in fields if url is not None),
-        *((f"spec.pod.env: {one.name}", one.value or "") for one in variables),
+        *((f"spec.pod.env: {variable.name}", variable.value or "") for variable in variables),
     ]
 
 
@@ -66,8 +66,8 @@ def _matches(url: str, pattern: str) -> bool:
     """Return whether a URL leads to the server of a pattern: scheme, host and port, of which the host may begin with
     `*.` for all names below it.
     """
-    found, wanted = urlsplit(url), urlsplit(pattern)
-    host, name = found.hostname or "", wanted.hostname or ""
+    address, allowed = urlsplit(url), urlsplit(pattern)
+    host, name = address.hostname or "", allowed.hostname or ""
     is_host = host.endswith(name[1:]) if name.startswith(_ANY_SUBDOMAIN) else host == name
-    ports = [one.port or _PORTS.get(one.scheme) for one in (found, wanted)]
-    return bool(host) and is_host and found.scheme == wanted.scheme and ports[0] == ports[1]
+    ports = [side.port or _PORTS.get(side.scheme) for side in (address, allowed)]
+    return bool(host) and is_host and address.scheme == allowed.scheme and ports[0] == ports[1]

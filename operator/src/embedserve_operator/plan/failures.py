@@ -25,15 +25,15 @@ def find_worst_failure(
     been repaired. `placement_failure` is what is known about why pods find no node; it says more than the
     scheduler does.
     """
-    found = [pod.failure for pod in pods if pod.failure is not None]
-    for failure in found:
+    failures = [pod.failure for pod in pods if pod.failure is not None]
+    for failure in failures:
         if not failure.is_transient:
             return failure
     if deployment is not None and deployment.creation_problem:
         return build_creation_failure(deployment.creation_problem)
-    if placement_failure is not None and all(failure.is_unscheduled for failure in found):
+    if placement_failure is not None and all(failure.is_unscheduled for failure in failures):
         return placement_failure
-    return found[0] if found else None
+    return failures[0] if failures else None
 
 
 def describe_insufficient_resources(failure: Failure | None, rollout: Rollout) -> Failure | None:
@@ -68,10 +68,10 @@ def find_mixed_spaces(inputs: PlanInput, rollout: Rollout) -> Failure | None:
     """Return that some pods of the serving revision make another vector space, since the branch that they were
     fetched from has moved.
     """
-    others = find_unexpected_pods(inputs, rollout.serving)
-    if not others:
+    unexpected = find_unexpected_pods(inputs, rollout.serving)
+    if not unexpected:
         return None
-    named = ", ".join(f"{pod.name} ({pod.space})" for pod in others)
+    named = ", ".join(f"{pod.name} ({pod.space})" for pod in unexpected)
     return Failure(
         MIXED_SPACES,
         f"{rollout.space} is served, and these pods produce another vector space, because their source has changed: "

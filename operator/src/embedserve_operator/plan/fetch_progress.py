@@ -22,18 +22,18 @@ def find_fetching_pods(
     job = observed.find_job(fetch.job) if fetch is not None else None
     if job is not None:
         return (job.fetching_pod,) if job.fetching_pod is not None else ()
-    found = [
+    fetching_pods = [
         pod.fetching_pod
         for pod in observed.list_pods(desired.revision)
         if pod.fetching_pod is not None and pod.template_hash == desired.template_hash
     ]
-    return tuple(found[:MAX_ASKED_PODS])
+    return tuple(fetching_pods[:MAX_ASKED_PODS])
 
 
-def summarize_progress(asked: tuple[FetchingPod, ...]) -> Fetching | None:
+def summarize_progress(fetching_pods: tuple[FetchingPod, ...]) -> Fetching | None:
     """Return the progress of the slowest pod; None as long as no pod has answered."""
-    said = [one.progress for one in asked if one.progress is not None]
-    last = min(said, key=_compute_share, default=None)
+    reports = [pod.progress for pod in fetching_pods if pod.progress is not None]
+    last = min(reports, key=_compute_share, default=None)
     if last is None:
         return None
     return Fetching(

@@ -60,7 +60,7 @@ class DesiredJob:
 class JobStep:
     """Says how far one Job is, and what is to be done about it."""
 
-    wanted: DesiredJob
+    desired: DesiredJob
     phase: JobPhase
     must_create: bool = False
     job_to_delete: JobState | None = None
@@ -70,7 +70,7 @@ class JobStep:
     @property
     def activity(self) -> str:
         """What the Job is doing, described for people."""
-        return f"Job {self.wanted.name} is {_ACTIVITIES[self.wanted.task]} the model"
+        return f"Job {self.desired.name} is {_ACTIVITIES[self.desired.task]} the model"
 
 
 def find_unstarted_jobs(observed: ObservedState) -> tuple[JobState, ...]:
@@ -91,59 +91,69 @@ def list_start_deadlines(observed: ObservedState) -> tuple[int, ...]:
 
 
 def plan_job_step(
-    wanted: DesiredJob, job: JobState | None, before: JobStatus | None, resource: Resource
+    desired: DesiredJob, job: JobState | None, before: JobStatus | None, resource: Resource
 ) -> JobStep:
     """Decide what to do about a wanted Job.
 
     `job` is the Job of its name, `before` the published result of the last Job of its task.
     """
-    known = before if before is not None and before.job == wanted.name else None
-    if known is not None and known.state == "Succeeded" and (known.finished_at or "") < wanted.stale_since:
-        known = None
+    published = before if before is not None and before.job == desired.name else None
+    if (
+        published is not None
+        and published.state == "Succeeded"
+        and (published.finished_at or "") < desired.stale_since
+    ):
+        published = None
     if job is None:
-        return _plan_missing_job(wanted, known, resource)
+        return _plan_missing_job(desired, published, resource)
     if job.phase == "Succeeded":
-        if known is None and job.finished_at < wanted.stale_since:
-            return JobStep(wanted, "Running", job_to_delete=job)
+        if published is None and job.finished_at < desired.stale_since:
+            return JobStep(desired, "Running", job_to_delete=job)
         has_result = job.report is not None or job.conversion is not None
-        is_published = known is not None and known.state == "Succeeded"
+        is_published = published is not None and published.state == "Succeeded"
         if has_result or is_published:
             ends = job.is_lingering and is_published and job.owner == resource.uid
-            return JobStep(wanted, "Succeeded", job_to_delete=job if ends else None)
-        return JobStep(wanted, "Running", job_to_delete=job)
+            return JobStep(desired, "Succeeded", job_to_delete=job if ends else None)
+        return JobStep(desired, "Running", job_to_delete=job)
     if job.phase == "Failed":
-        return _plan_failed_job(wanted, job, known, resource)
+        return _plan_failed_job(desired, job, published, resource)
     # A running Job of another service is left to that service.
-    outdated = job.template_hash != wanted.template_hash and job.owner == resource.uid
-    return JobStep(wanted, "Running", job_to_delete=job if outdated else None, failure=job.failure)
+    outdated = job.template_hash != desired.template_hash and job.owner == resource.uid
+    return JobStep(desired, "Running", job_to_delete=job if outdated else None, failure=job.failure)
 
 
 def _plan_failed_job(
-    wanted: DesiredJob, job: JobState, known: JobStatus | None, resource: Resource
+    desired: DesiredJob, job: JobState, published: JobStatus | None, resource: Resource
 ) -> JobStep:
-    template = wanted.template_hash
-    if known is not None and known.state == "Failed" and _was_tried(known, template, resource):
-        return JobStep(wanted, "Failed", failure=_read_stored_failure(known))
-    if job.template_hash == template and (known is None or known.generation == resource.generation):
-        return JobStep(wanted, "Failed", failure=_build_final_failure(job))
-    return JobStep(wanted, "Running", job_to_delete=job)
+    template = desired.template_hash
+    if published is not None and published.state == "Failed" and _was_tried(published, template, resource):
+        return JobStep(desired, "Failed", failure=_read_stored_failure(published))
+    if job.template_hash == template and (published is None or published.generation == resource.generation):
+        return JobStep(desired, "Failed", failure=_build_final_failure(job))
+    return JobStep(desired, "Running", job_to_delete=job)
 
 
-def _plan_missing_job(wanted: DesiredJob, known: JobStatus | None, resource: Resource) -> JobStep:
-    if known is not None and known.state == "Succeeded":
-        return JobStep(wanted, "Succeeded")
-    if known is not None and known.state == "Failed" and _was_tried(known, wanted.template_hash, resource):
-        return JobStep(wanted, "Failed", failure=_read_stored_failure(known))
-    return JobStep(wanted, "Running", must_create=True)
+def _plan_missing_job(desired: DesiredJob, published: JobStatus | None, resource: Resource) -> JobStep:
+    if published is not None and published.state == "Succeeded":
+        return JobStep(desired, "Succeeded")
+    if (
+        published is not None
+        and published.state == "Failed"
+        and _was_tried(published, desired.template_hash, resource)
+    ):
+        return JobStep(desired, "Failed", failure=_read_stored_failure(published))
+    return JobStep(desired, "Running", must_create=True)
 
 
-def _was_tried(known: JobStatus, template: str, resource: Resource) -> bool:
-    return (known.template, known.generation) == (template, resource.generation)
+def _was_tried(published: JobStatus, template: str, resource: Resource) -> bool:
+    return (published.template, published.generation) == (template, resource.generation)
 
 
-def _read_stored_failure(known: JobStatus) -> Failure:
+def _read_stored_failure(published: JobStatus) -> Failure:
     return Failure(
-        known.reason or "JobFailed", known.message or f"Job {known.job} failed", is_transient=False
+        published.reason or "JobFailed",
+        published.message or f"Job {published.job} failed",
+        is_transient=False,
     )
 
 
@@ -156,12 +166,12 @@ def _build_final_failure(job: JobState) -> Failure:
     return Failure(cause.reason, message, is_transient=False)
 
 
-def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
+def build_fetch_status(step: JobStep, observed: ObservedState) -> FetchStatus:
     """Return what to publish about a fetch."""
-    job, before = observed.find_job(found.wanted.name), observed.resource.status.fetch
+    job, before = observed.find_job(step.desired.name), observed.resource.status.fetch
     report = job.report if job is not None else None
-    common = _build_common_fields(found, job, before, observed.resource)
-    if found.phase != "Succeeded":
+    common = _build_common_fields(step, job, before, observed.resource)
+    if step.phase != "Succeeded":
         return FetchStatus(**common)
     if report is None:
         return before or FetchStatus(**common)
@@ -184,19 +194,19 @@ def build_fetch_status(found: JobStep, observed: ObservedState) -> FetchStatus:
 
 
 def build_conversion_status(
-    found: JobStep, observed: ObservedState, spec: EmbeddingServiceSpec, *, exported: bool
+    step: JobStep, observed: ObservedState, spec: EmbeddingServiceSpec, *, exported: bool
 ) -> ConversionStatus:
     """Return what to publish about a conversion.
 
     `exported` says that torch exports the model, since it belongs to no family.
     """
-    job, before = observed.find_job(found.wanted.name), observed.resource.status.conversion
+    job, before = observed.find_job(step.desired.name), observed.resource.status.conversion
     report = job.conversion if job is not None else None
-    common = _build_common_fields(found, job, before, observed.resource)
-    if found.phase != "Succeeded":
+    common = _build_common_fields(step, job, before, observed.resource)
+    if step.phase != "Succeeded":
         return ConversionStatus(**common)
     if report is not None:
-        made = ConversionStatus(
+        status = ConversionStatus(
             **common,
             artifact=report.artifact,
             vector_space=report.vector_space,
@@ -208,47 +218,54 @@ def build_conversion_status(
             variants=tuple(VariantStatus.model_validate(asdict(variant)) for variant in report.variants),
         )
     else:
-        made = before or ConversionStatus(**common)
-    return made.model_copy(update={"fallback": _describe_fallback(made, spec, exported=exported)})
+        status = before or ConversionStatus(**common)
+    return status.model_copy(update={"fallback": _describe_fallback(status, spec, exported=exported)})
 
 
-def _describe_fallback(made: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: bool) -> str | None:
+def _describe_fallback(status: ConversionStatus, spec: EmbeddingServiceSpec, *, exported: bool) -> str | None:
     """Describe what is served instead of what was tried or is named in the spec, and why."""
-    published = {one.precision for one in made.variants if one.published}
-    missing = {one.precision: one.reason or "not good enough" for one in made.variants if not one.published}
-    wanted, asked = spec.model.precision, spec.onnx.precision if spec.onnx is not None else "auto"
-    for named in {asked, wanted} - {"auto", UNCONVERTED_PRECISION} - published:
+    published = {variant.precision for variant in status.variants if variant.published}
+    missing = {
+        variant.precision: variant.reason or "not good enough"
+        for variant in status.variants
+        if not variant.published
+    }
+    model_precision, onnx_precision = (
+        spec.model.precision,
+        spec.onnx.precision if spec.onnx is not None else "auto",
+    )
+    for named in {onnx_precision, model_precision} - {"auto", UNCONVERTED_PRECISION} - published:
         missing.setdefault(
             named,
             "torch exports float32 alone"
             if exported
-            else f"it was not tried on this processor by onnx.precision: {asked}",
+            else f"it was not tried on this processor by onnx.precision: {onnx_precision}",
         )
     if not missing:
         return None
     served = (
-        wanted
-        if wanted in published
-        else (made.chosen or UNCONVERTED_PRECISION)
-        if wanted == "auto"
+        model_precision
+        if model_precision in published
+        else (status.chosen or UNCONVERTED_PRECISION)
+        if model_precision == "auto"
         else UNCONVERTED_PRECISION
     )
     return f"{served} is served, not " + "; not ".join(f"{name}: {missing[name]}" for name in sorted(missing))
 
 
 def _build_common_fields(
-    found: JobStep, job: JobState | None, before: JobStatus | None, resource: Resource
+    step: JobStep, job: JobState | None, before: JobStatus | None, resource: Resource
 ) -> dict[str, Any]:
-    failed = found.failure if found.phase == "Failed" else None
-    finished = job.finished_at if job is not None and found.phase == "Succeeded" else ""
-    if before is not None and (before.job, before.state) == (found.wanted.name, found.phase):
+    failed = step.failure if step.phase == "Failed" else None
+    finished = job.finished_at if job is not None and step.phase == "Succeeded" else ""
+    if before is not None and (before.job, before.state) == (step.desired.name, step.phase):
         # Another service may have run a Job of that name again, which changes nothing for this one.
         finished = before.finished_at or finished
     return {
         "finished_at": finished or None,
-        "job": found.wanted.name,
-        "state": found.phase,
-        "template": found.wanted.template_hash,
+        "job": step.desired.name,
+        "state": step.phase,
+        "template": step.desired.template_hash,
         "generation": resource.generation,
         "reason": failed.reason if failed is not None else None,
         "message": failed.message if failed is not None else None,
@@ -264,19 +281,19 @@ def build_model_report(
     """
     if fetched is None or fetched.state != "Succeeded":
         return None
-    said = converted if fetched.needs_export and converted is not None else fetched
+    status = converted if fetched.needs_export and converted is not None else fetched
     return ModelReport(
         source=fetched.source or "",
         revision=fetched.revision,
         digest=fetched.digest,
         size_bytes=fetched.size_bytes,
-        dimensions=said.dimensions,
-        vector_space=said.vector_space,
-        former_vector_space=said.former_vector_space,
+        dimensions=status.dimensions,
+        vector_space=status.vector_space,
+        former_vector_space=status.former_vector_space,
         licence=fetched.licence,
-        outputs=said.outputs,
+        outputs=status.outputs,
         onnx_outputs=fetched.onnx_outputs,
-        guesses_pooling=said.guesses_pooling is True,
+        guesses_pooling=status.guesses_pooling is True,
         memory=fetched.memory,
         needs_export=fetched.needs_export is True,
     )

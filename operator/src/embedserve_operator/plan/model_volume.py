@@ -44,8 +44,8 @@ def find_access_modes(observed: ObservedState, spec: EmbeddingServiceSpec) -> tu
     """Return the access modes of the claim; those that allow the least where nothing is known about the claim."""
     if spec.cache is not None and spec.cache.volume is not None:
         return tuple(spec.cache.volume.access_modes)
-    found = find_used_claim(observed)
-    return found.access_modes if found is not None else (ONCE,)
+    claim = find_used_claim(observed)
+    return claim.access_modes if claim is not None else (ONCE,)
 
 
 def find_used_claim(observed: ObservedState) -> ClaimState | None:
@@ -53,14 +53,14 @@ def find_used_claim(observed: ObservedState) -> ClaimState | None:
     return next(iter(observed.claims or ()), None)
 
 
-def choose_claim_size(observed: ObservedState, wanted: CacheVolume) -> int | str:
+def choose_claim_size(observed: ObservedState, volume: CacheVolume) -> int | str:
     """Return the room that the service's own claim should ask for: that of the manifest, or more where somebody has
     enlarged the claim. No claim can be made smaller.
     """
-    there = find_used_claim(observed)
-    live = None if there is None else there.size
-    if live is None or (parse_quantity(live) or 0) <= (parse_quantity(wanted.size) or 0):
-        return wanted.size
+    claim = find_used_claim(observed)
+    live = None if claim is None else claim.size
+    if live is None or (parse_quantity(live) or 0) <= (parse_quantity(volume.size) or 0):
+        return volume.size
     return live
 
 
@@ -101,13 +101,13 @@ def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) 
 
 def _find_one_pod_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
     fixed = fixed_replicas(spec)
-    most = spec.autoscaling.max_replicas if fixed is None and spec.autoscaling is not None else fixed or 0
-    if modes != (ONE_POD,) or most <= 1:
+    max_pods = spec.autoscaling.max_replicas if fixed is None and spec.autoscaling is not None else fixed or 0
+    if modes != (ONE_POD,) or max_pods <= 1:
         return None
     return _refuse(
         "VolumeForOnePod",
-        f"a ReadWriteOncePod volume allows one pod, and up to {most} are requested; use ReadWriteOnce (all pods on one "
-        "node) or ReadWriteMany, or one replica",
+        f"a ReadWriteOncePod volume allows one pod, and up to {max_pods} are requested; use ReadWriteOnce (all pods on "
+        "one node) or ReadWriteMany, or one replica",
     )
 
 
@@ -115,20 +115,20 @@ def _find_change_refusal(observed: ObservedState, spec: EmbeddingServiceSpec) ->
     """Return why a claim differs from the spec in what cannot be changed; the models on it would be lost if it
     were replaced unasked.
     """
-    wanted, there = spec.cache.volume if spec.cache is not None else None, find_used_claim(observed)
-    if wanted is None or there is None:
+    volume, claim = spec.cache.volume if spec.cache is not None else None, find_used_claim(observed)
+    if volume is None or claim is None:
         return None
     differences = []
-    if set(wanted.access_modes) != set(there.access_modes):
-        asked, has = ", ".join(wanted.access_modes), ", ".join(there.access_modes)
-        differences.append(f"accessModes {has}, not {asked}")
-    if wanted.storage_class_name not in (None, there.storage_class):
-        differences.append(f"storageClassName {there.storage_class}, not {wanted.storage_class_name}")
+    if set(volume.access_modes) != set(claim.access_modes):
+        desired_modes, present_modes = ", ".join(volume.access_modes), ", ".join(claim.access_modes)
+        differences.append(f"accessModes {present_modes}, not {desired_modes}")
+    if volume.storage_class_name not in (None, claim.storage_class):
+        differences.append(f"storageClassName {claim.storage_class}, not {volume.storage_class_name}")
     if not differences:
         return None
     return _refuse(
         "VolumeClaimConflict",
-        f"PersistentVolumeClaim {there.name} exists with {' and '.join(differences)}, which cannot be changed; set "
+        f"PersistentVolumeClaim {claim.name} exists with {' and '.join(differences)}, which cannot be changed; set "
         "spec.cache.volume to what it has, or delete it with all its models",
     )
 
@@ -141,10 +141,10 @@ def can_run_onnx(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
 
 def is_converted(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
     """Return whether the model is to be converted."""
-    wanted = spec.onnx
+    conversion = spec.onnx
     return (
-        wanted is not None
-        and wanted.convert != "Never"
+        conversion is not None
+        and conversion.convert != "Never"
         and spec.cache is not None
         and not spec.cache.read_only
         and can_run_onnx(spec, settings)
@@ -162,15 +162,15 @@ def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None)
     """Return why the fetched model cannot give the requested ONNX outputs; None when it can, or when that is
     not known.
     """
-    asked = spec.onnx.outputs if spec.onnx is not None else None
-    can = report.onnx_outputs if report is not None else None
-    missing = [name for name in asked or () if can is not None and name not in can]
-    if report is None or can is None or not missing:
+    requested = spec.onnx.outputs if spec.onnx is not None else None
+    available = report.onnx_outputs if report is not None else None
+    missing = [name for name in requested or () if available is not None and name not in available]
+    if report is None or available is None or not missing:
         return None
     return _refuse(
         "OnnxOutputsMissing",
         f"spec.onnx.outputs: {', '.join(missing)} are not available from {report.source}, which can give "
-        f"{', '.join(can) or 'nothing'}; name only these, or remove outputs",
+        f"{', '.join(available) or 'nothing'}; name only these, or remove outputs",
     )
 
 

@@ -21,13 +21,15 @@ def build_mounted_config_maps(
     """
     if not settings.operator_keys:
         return ()
-    wanted = {read_ref(manifest) for manifest in built}
-    mounted = {pod.config_map for pod in observed.pods} | {found.config_map for found in observed.deployments}
-    found = (
+    built_refs = {read_ref(manifest) for manifest in built}
+    mounted = {pod.config_map for pod in observed.pods} | {
+        deployment.config_map for deployment in observed.deployments
+    }
+    mounted_config_maps = (
         build_file_config_map(observed.resource, child.view.data[FILE_NAME], settings.operator_keys)
         for child in observed.children
         if isinstance(child.view, ConfigMap) and child.ref.name in mounted and FILE_NAME in child.view.data
     )
     # One that an earlier operator has named otherwise is left as it is.
-    there = {child.ref for child in observed.children}
-    return tuple(manifest for manifest in found if read_ref(manifest) in there - wanted)
+    existing = {child.ref for child in observed.children}
+    return tuple(manifest for manifest in mounted_config_maps if read_ref(manifest) in existing - built_refs)

@@ -40,5 +40,6 @@ def _find_known_commit(observed: ObservedState, revision: str) -> str:
 def find_pins_in_use(observed: ObservedState) -> frozenset[ChildRef]:
     """Return the pins of the existing Deployments, whose pods may have to fetch again."""
     return frozenset(
-        ChildRef("ConfigMap", pin_name(observed.resource, found.revision)) for found in observed.deployments
+        ChildRef("ConfigMap", pin_name(observed.resource, deployment.revision))
+        for deployment in observed.deployments
     )

@@ -29,64 +29,66 @@ def find_placement_failure(
     waiting = [pod for pod in pods if pod.failure is not None and pod.failure.is_unscheduled]
     if cluster.nodes is None or (pods and not waiting):
         return None
-    wanted = build_node_requirements(spec, settings)
-    found = match_nodes(wanted, cluster.nodes)
-    if found.fitting:
+    requirements = build_node_requirements(spec, settings)
+    matches = match_nodes(requirements, cluster.nodes)
+    if matches.fitting:
         return None
-    said = next((pod.failure.message for pod in waiting if pod.failure is not None), "")
-    more = f". The scheduler says: {said}" if said else ""
-    if found.too_few:
+    scheduler_message = next((pod.failure.message for pod in waiting if pod.failure is not None), "")
+    more = f". The scheduler says: {scheduler_message}" if scheduler_message else ""
+    if matches.too_few:
         message = (
-            f"no node of class {spec.hardware.class_} has {wanted.count} {wanted.resource_name}; there are: "
-            f"{_join_some(found.too_few)}"
+            f"no node of class {spec.hardware.class_} has {requirements.count} {requirements.resource_name}; there "
+            f"are: {_join_some(matches.too_few)}"
         )
         return Failure("InsufficientAccelerators", message + more, is_transient=True, is_unscheduled=True)
-    message = f"no node fits class {spec.hardware.class_} ({wanted.describe()}); {describe_offers(found)}"
-    if wanted.capabilities and not found.tainted:
+    message = (
+        f"no node fits class {spec.hardware.class_} ({requirements.describe()}); {describe_offers(matches)}"
+    )
+    if requirements.capabilities and not matches.tainted:
         message = (
             f"{message}. An autoscaler adds a node to a pool that has none if the pool's definition has "
-            f"{describe_pool_labels(wanted, _MAX_VALUES)}"
+            f"{describe_pool_labels(requirements, _MAX_VALUES)}"
         )
     return Failure("NoMatchingNode", message + more, is_transient=True, is_unscheduled=True)
 
 
-def describe_pool_labels(wanted: NodeRequirements, max_values: int = 0) -> str:
+def describe_pool_labels(requirements: NodeRequirements, max_values: int = 0) -> str:
     """Describe the labels that the definition of a pool without nodes must have for an autoscaler to add the first one.
 
     Of the values of each label, so many are named; with 0, only that there are labels of clouds.
     """
-    major, _, minor = wanted.capabilities[0].partition(".")
+    major, _, minor = requirements.capabilities[0].partition(".")
     own = f"{COMPUTE_MAJOR}={major} and {COMPUTE_MINOR}={minor}, which you can add to it"
-    if not wanted.accelerator_labels:
+    if not requirements.accelerator_labels:
         return own
     if not max_values:
         return f"such a label, or {own}"
     labels = [
-        f"{key}={_join_values(values, max_values)}" for key, values in wanted.accelerator_labels.items()
+        f"{key}={_join_values(values, max_values)}" for key, values in requirements.accelerator_labels.items()
     ]
     return f"one of the labels {'; '.join(labels)}; or {own}"
 
 
 def _join_values(values: tuple[str, ...], max_values: int) -> str:
-    shown = " or ".join(values[:max_values])
-    return shown if len(values) <= max_values else f"{shown} or {len(values) - max_values} others"
+    joined = " or ".join(values[:max_values])
+    return joined if len(values) <= max_values else f"{joined} or {len(values) - max_values} others"
 
 
-def describe_offers(found: NodeMatches) -> str:
+def describe_offers(matches: NodeMatches) -> str:
     """Describe what the nodes that do not fit offer."""
     parts = []
-    if found.tainted:
-        parts.append(f"these fit except for a taint or cordon: {_join_some(found.tainted)}")
-    if found.others:
-        parts.append(f"the cluster has {_join_some(found.others)}")
+    if matches.tainted:
+        parts.append(f"these fit except for a taint or cordon: {_join_some(matches.tainted)}")
+    if matches.others:
+        parts.append(f"the cluster has {_join_some(matches.others)}")
     return "; ".join(parts) or "the cluster has no nodes"
 
 
 def _join_some(texts: tuple[str, ...]) -> str:
-    shown = ", ".join(texts[:_MAX_NAMED])
-    return shown if len(texts) <= _MAX_NAMED else f"{shown} and {len(texts) - _MAX_NAMED} more"
+    joined = ", ".join(texts[:_MAX_NAMED])
+    return joined if len(texts) <= _MAX_NAMED else f"{joined} and {len(texts) - _MAX_NAMED} more"
 
 
-def count_matching_nodes(wanted: NodeRequirements, cluster: ClusterState) -> int | None:
+def count_matching_nodes(requirements: NodeRequirements, cluster: ClusterState) -> int | None:
     """Return how many nodes may take the pods; None where nodes are not known."""
-    return None if cluster.nodes is None else len(match_nodes(wanted, cluster.nodes).fitting)
+    return None if cluster.nodes is None else len(match_nodes(requirements, cluster.nodes).fitting)

@@ -9,7 +9,7 @@ from embedserve_operator.plan.actions import (
     PodLabel,
     PodMessage,
     ReplacementTime,
-    ReplicasHandOver,
+    ReplicasOwnershipTransfer,
     SelfCheckRequest,
 )
 from embedserve_operator.plan.decision import Decision
@@ -45,8 +45,8 @@ class Plan:
     """The Jobs to create, unless they exist by then."""
     jobs_to_delete: tuple[JobState, ...] = ()
     """The Jobs to delete."""
-    hand_overs: tuple[ReplicasHandOver, ...] = ()
-    """The numbers of pods to claim, at most one for a Deployment."""
+    ownership_transfers: tuple[ReplicasOwnershipTransfer, ...] = ()
+    """The numbers of pods that the second field manager writes, at most one for a Deployment."""
     replacement_times: tuple[ReplacementTime, ...] = ()
     """What is to be written before any child, so that it is not lost whatever happens then."""
     labels: tuple[PodLabel, ...] = ()

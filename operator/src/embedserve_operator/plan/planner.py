@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.plan.actions import ReplicasHandOver
 from embedserve_operator.plan.children import build_children, find_unwanted_children
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.desired_revision import describe_present_deployment, describe_revision
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
 from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
 from embedserve_operator.plan.model_volume import find_cache_refusal
+from embedserve_operator.plan.ownership_transfers import plan_ownership_transfers
 from embedserve_operator.plan.plan import Plan, SpecRefusal
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
@@ -25,11 +25,6 @@ from embedserve_operator.plan.revision_manifests import (
     render_serving,
 )
 from embedserve_operator.plan.rollout import Rollout, plan_rollout
-from embedserve_operator.plan.scaling import (
-    plan_frozen_replicas,
-    plan_replica_handover,
-    plan_serving_replica_handover,
-)
 from embedserve_operator.plan.upgrade import is_upgraded, plan_upgrade
 from embedserve_operator.plan.upgrade_cases import UpgradeStep, is_held_back
 from embedserve_operator.settings import RenderSettings
@@ -88,7 +83,7 @@ def _decide(
         serving = None if is_held_back(upgrade) else serving
     retained = render_retained(inputs, rollout)
     if is_held_back(upgrade):
-        retained = tuple(kept for kept in retained if not is_upgraded(observed, kept.deployment))
+        retained = tuple(revision for revision in retained if not is_upgraded(observed, revision.deployment))
     return Decision(
         inputs=inputs,
         preparation=preparation,
@@ -129,7 +124,7 @@ def _build_plan(decision: Decision) -> Plan:
         upgrade=decision.upgrade,
         jobs_to_create=preparation.jobs_to_create,
         jobs_to_delete=preparation.jobs_to_delete,
-        hand_overs=_plan_hand_overs(decision),
+        ownership_transfers=plan_ownership_transfers(decision),
         replacement_times=plan_replacement_times(observed, rollout),
         labels=plan_pod_labels(observed),
         messages=plan_messages(observed, rollout),
@@ -146,26 +141,6 @@ def _find_next_change(observed: ObservedState, rollout: Rollout) -> int | None:
     if observed.next_failure_at is not None:
         moments.append(observed.next_failure_at)
     return max(1, min(moments) - observed.now) if moments else None
-
-
-def _plan_hand_overs(decision: Decision) -> tuple[ReplicasHandOver, ...]:
-    """Return the numbers of pods to claim."""
-    inputs, rollout = decision.inputs, decision.rollout
-    observed, spec = inputs.observed, inputs.spec
-    serving, preparation = decision.serving, decision.preparation
-    claims = [plan_replica_handover(observed, spec, rollout) if preparation.can_serve else None]
-    sent = {
-        retained.deployment["metadata"]["name"]
-        for retained in decision.retained
-        if "replicas" in retained.deployment["spec"]
-    }
-    frozen = [retained.previous.revision for retained in rollout.retained]
-    if serving is not None:
-        claims.append(plan_serving_replica_handover(observed, serving.spec, rollout.serving))
-    elif rollout.is_waiting and not (rollout.is_serving_broken or preparation.must_clear):
-        frozen.append(rollout.serving)
-    claims += [plan_frozen_replicas(observed, spec, revision) for revision in frozen]
-    return tuple(claim for claim in claims if claim is not None and claim.deployment not in sent)
 
 
 def _plan_without_model_change(decision: Decision) -> Plan:

@@ -20,14 +20,14 @@ def plan_messages(observed: ObservedState, rollout: Rollout) -> tuple[PodMessage
     if space is None or not _has_several_models(observed, rollout):
         return ()
     moves = observed.serving_revision not in (None, rollout.serving)
-    found = [
+    messages = [
         PodMessage(pod, space, is_required=moves and pod.revision == rollout.serving and pod.space == space)
         for pod in observed.pods
         if _can_be_told(pod)
         and pod.announced_space != space
         and not (rollout.is_waiting and pod.revision == rollout.desired and pod.announced_space is None)
     ]
-    return tuple(sorted(found, key=lambda message: not message.is_required))
+    return tuple(sorted(messages, key=lambda message: not message.is_required))
 
 
 def _can_be_told(pod: PodState) -> bool:
@@ -60,8 +60,10 @@ def plan_self_checks(
 def _plan_first_checks(observed: ObservedState, serving: str) -> tuple[SelfCheckRequest, ...]:
     pods = [pod for pod in observed.list_pods(serving) if pod.phase == "Ready" and pod.address]
     # A pod that did not answer, or has yet to be brought another key of the operator, is asked again.
-    asked = {pod.template_hash for pod in pods if pod.self_check is not None and not pod.self_check.problem}
-    first = {pod.template_hash: pod for pod in reversed(pods) if pod.template_hash not in asked}
+    checked_templates = {
+        pod.template_hash for pod in pods if pod.self_check is not None and not pod.self_check.problem
+    }
+    first = {pod.template_hash: pod for pod in reversed(pods) if pod.template_hash not in checked_templates}
     return tuple(SelfCheckRequest(pod) for pod in first.values())
 
 

@@ -95,7 +95,7 @@ def plan_preparation(
     return preparation
 
 
-def _release_claim(found: Preparation, observed: ObservedState, volume: ModelVolume) -> Preparation:
+def _release_claim(preparation: Preparation, observed: ObservedState, volume: ModelVolume) -> Preparation:
     """Return the preparation for a claim that somebody has deleted: no Job is started on it, and those that are there
     go, since even the pod of a finished one keeps the claim from going.
     """
@@ -106,7 +106,7 @@ def _release_claim(found: Preparation, observed: ObservedState, volume: ModelVol
         f"is gone; {after}"
     )
     return replace(
-        found,
+        preparation,
         jobs_to_create=(),
         jobs_to_delete=tuple(job for job in observed.jobs if job.phase != "Running" or job.owner == own),
         claim_failure=Failure("VolumeClaimTerminating", message, is_transient=True),
@@ -117,14 +117,14 @@ def _plan_on_volume(
     observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
 ) -> Preparation:
     children = _build_cache_children(observed, spec, settings, volume)
-    there = find_used_claim(observed)
+    claim = find_used_claim(observed)
     if volume.is_filled or spec.suspend:
         before = observed.resource.status
         return Preparation(children=children, fetch=before.fetch, conversion=before.conversion)
-    if observed.claims is not None and there is None:
+    if observed.claims is not None and claim is None:
         return _plan_without_claim(children, volume)
-    place = there.uid if there is not None else volume.claim
-    inputs = _JobInputs(observed, spec, settings, volume, place)
+    claim_identity = claim.uid if claim is not None else volume.claim
+    inputs = _JobInputs(observed, spec, settings, volume, claim_identity)
     fetching = _plan_fetch(inputs)
     fetch = build_fetch_status(fetching.step, observed)
     steps = [fetching]
@@ -136,15 +136,17 @@ def _plan_on_volume(
     # Where nothing is known about the cluster, everything that will be made is shown.
     is_known = observed.claims is not None
     if is_converted(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
-        by = choose_conversion_settings(spec, settings, report)
-        steps.append(_plan_conversion(replace(inputs, settings=by), fetch))
+        conversion_settings = choose_conversion_settings(spec, settings, report)
+        steps.append(_plan_conversion(replace(inputs, settings=conversion_settings), fetch))
         conversion = build_conversion_status(steps[-1].step, observed, spec, exported=needs_export(report))
-    insisted = is_conversion_required(spec) or needs_export(report)
-    found = _combine(observed, steps, children, insisted=insisted)
+    requires_conversion = is_conversion_required(spec) or needs_export(report)
+    preparation = _combine_steps(observed, steps, children, requires_conversion=requires_conversion)
     if refused is not None:
-        found = replace(found, is_ready=False, failure=refused)
+        preparation = replace(preparation, is_ready=False, failure=refused)
     return _limit_to_one_pod(
-        replace(found, is_ready=found.is_ready or not is_known, fetch=fetch, conversion=conversion),
+        replace(
+            preparation, is_ready=preparation.is_ready or not is_known, fetch=fetch, conversion=conversion
+        ),
         observed,
         spec,
         volume,
@@ -159,7 +161,7 @@ class _JobInputs:
     spec: EmbeddingServiceSpec
     settings: RenderSettings
     volume: ModelVolume
-    place: str
+    claim_identity: str
     """The UID of the claim, or its name as long as it does not exist."""
 
 
@@ -175,12 +177,12 @@ def _build_cache_children(
     observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
 ) -> tuple[Manifest, ...]:
     """Return the children that exist as long as the cache does."""
-    found = []
+    children = []
     if spec.cache is not None and spec.cache.volume is not None:
         size = choose_claim_size(observed, spec.cache.volume)
-        found.append(build_claim(observed.resource, spec.cache.volume, volume, size))
+        children.append(build_claim(observed.resource, spec.cache.volume, volume, size))
     policy = None if volume.is_filled else build_fetch_policy(observed.resource, spec, settings)
-    return (*found, *([policy] if policy is not None else []))
+    return (*children, *([policy] if policy is not None else []))
 
 
 def _plan_without_claim(children: tuple[Manifest, ...], volume: ModelVolume) -> Preparation:
@@ -200,7 +202,7 @@ def _plan_fetch(inputs: _JobInputs) -> _PlannedJob:
     return _plan_job(
         inputs,
         "fetch",
-        identity={"claim": inputs.place, "model": collect_model_inputs(spec)},
+        identity={"claim": inputs.claim_identity, "model": collect_model_inputs(spec)},
         content=build_fetch_yaml(spec, settings, converts=is_converted(spec, settings)),
         stale_since=_find_loss_time(inputs.observed, compute_revision(spec)),
     )
@@ -216,7 +218,10 @@ def _find_loss_time(observed: ObservedState, revision: str) -> str:
             if job.task == "convert" and job.owner == observed.resource.uid
         ),
     ]
-    return max((one.ended_at for one in failures if one is not None and one.reason == NOT_STORED), default="")
+    return max(
+        (failure.ended_at for failure in failures if failure is not None and failure.reason == NOT_STORED),
+        default="",
+    )
 
 
 def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
@@ -226,7 +231,7 @@ def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
     """
     spec = inputs.spec
     identity = {
-        "claim": inputs.place,
+        "claim": inputs.claim_identity,
         "fetched": fetch.digest or fetch.revision,
         "model": collect_model_inputs(spec),
         "onnx": spec.onnx.as_wire() if spec.onnx is not None else {},
@@ -258,66 +263,74 @@ def _plan_job(
         volume=volume,
     )
     manifest = build_job(pods, task, job_name(resource, volume, task, identity))
-    wanted = DesiredJob(manifest, task, stale_since)
+    desired = DesiredJob(manifest, task, stale_since)
     before = status.fetch if task == "fetch" else status.conversion
-    found = plan_job_step(wanted, observed.find_job(wanted.name), before, resource)
-    return _PlannedJob(found, config)
+    step = plan_job_step(desired, observed.find_job(desired.name), before, resource)
+    return _PlannedJob(step, config)
 
 
-def _combine(
-    observed: ObservedState, planned: list[_PlannedJob], children: tuple[Manifest, ...], *, insisted: bool
+def _combine_steps(
+    observed: ObservedState,
+    planned: list[_PlannedJob],
+    children: tuple[Manifest, ...],
+    *,
+    requires_conversion: bool,
 ) -> Preparation:
     """Return the preparation that follows from all steps.
 
-    With `insisted`, nothing is served without the conversion.
+    With `requires_conversion`, nothing is served without the conversion.
     """
-    steps = [one.step for one in planned]
-    open_steps = [one for one in planned if not _is_over(one.step, insisted=insisted)]
-    under_way = open_steps[0].step if open_steps else None
+    steps = [job.step for job in planned]
+    open_steps = [job for job in planned if not _is_over(job.step, requires_conversion=requires_conversion)]
+    current = open_steps[0].step if open_steps else None
     return Preparation(
         is_ready=not open_steps,
-        children=(*children, *(one.config for one in open_steps)),
-        jobs_to_create=tuple(found.wanted.manifest for found in steps if found.must_create),
+        children=(*children, *(job.config for job in open_steps)),
+        jobs_to_create=tuple(step.desired.manifest for step in steps if step.must_create),
         jobs_to_delete=(
-            *(found.job_to_delete for found in steps if found.job_to_delete is not None),
-            *_find_unwanted_jobs(observed, tuple(found.wanted.name for found in steps)),
+            *(step.job_to_delete for step in steps if step.job_to_delete is not None),
+            *_find_unwanted_jobs(observed, tuple(step.desired.name for step in steps)),
         ),
-        failure=under_way.failure if under_way is not None else None,
-        activity=under_way.activity if under_way is not None else "",
+        failure=current.failure if current is not None else None,
+        activity=current.activity if current is not None else "",
     )
 
 
-def _is_over(found: JobStep, *, insisted: bool) -> bool:
+def _is_over(step: JobStep, *, requires_conversion: bool) -> bool:
     """Return whether pods need not wait for a step: a model that could not be converted is served as it is."""
-    if found.phase == "Succeeded":
+    if step.phase == "Succeeded":
         return True
-    is_vain = found.failure is not None and not found.failure.is_transient
-    return found.wanted.task == "convert" and is_vain and not insisted
+    is_permanent = step.failure is not None and not step.failure.is_transient
+    return step.desired.task == "convert" and is_permanent and not requires_conversion
 
 
-def _find_unwanted_jobs(observed: ObservedState, wanted: tuple[str, ...]) -> tuple[JobState, ...]:
+def _find_unwanted_jobs(observed: ObservedState, desired_names: tuple[str, ...]) -> tuple[JobState, ...]:
     """Return the running Jobs of this resource that nobody asks for any more.
 
     What they have fetched is kept.
     """
     return tuple(
-        found
-        for found in observed.jobs
-        if found.owner == observed.resource.uid and found.phase == "Running" and found.name not in wanted
+        job
+        for job in observed.jobs
+        if job.owner == observed.resource.uid and job.phase == "Running" and job.name not in desired_names
     )
 
 
 def _limit_to_one_pod(
-    found: Preparation, observed: ObservedState, spec: EmbeddingServiceSpec, volume: ModelVolume
+    preparation: Preparation, observed: ObservedState, spec: EmbeddingServiceSpec, volume: ModelVolume
 ) -> Preparation:
     """Return the preparation for a volume that takes one pod: what serves goes before a Job or another
     revision comes.
     """
     if not volume.is_single_pod:
-        return found
-    others = any(one.revision != compute_revision(spec) for one in observed.deployments)
-    must_clear = not found.is_ready or others
+        return preparation
+    has_other_revisions = any(
+        deployment.revision != compute_revision(spec) for deployment in observed.deployments
+    )
+    must_clear = not preparation.is_ready or has_other_revisions
     occupied = bool(observed.deployments) or bool(observed.pods)
     return replace(
-        found, must_clear=must_clear, jobs_to_create=() if must_clear and occupied else found.jobs_to_create
+        preparation,
+        must_clear=must_clear,
+        jobs_to_create=() if must_clear and occupied else preparation.jobs_to_create,
     )

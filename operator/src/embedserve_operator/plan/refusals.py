@@ -40,8 +40,8 @@ def find_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failur
 
 
 def _find_accelerator_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> Failure | None:
-    asked = spec.hardware.count is not None or spec.hardware.resource_name is not None
-    if hardware.resource_name is None and asked:
+    asks_for_accelerators = spec.hardware.count is not None or spec.hardware.resource_name is not None
+    if hardware.resource_name is None and asks_for_accelerators:
         return _refuse(
             "NoAccelerators",
             f"spec.hardware: class {spec.hardware.class_} has no accelerators; remove count and resourceName, or "
@@ -67,7 +67,11 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
             "precision, class or engine",
         )
     first = MIN_CAPABILITY_FOR_8_BIT[precision]
-    below = [one for one in hardware.compute_capabilities if tuple(map(int, one.split("."))) < first]
+    below = [
+        capability
+        for capability in hardware.compute_capabilities
+        if tuple(map(int, capability.split("."))) < first
+    ]
     if below or hardware.resource_name is None:
         has = f"compute capability {', '.join(below)}" if below else "no accelerator"
         return _refuse(
@@ -82,12 +86,14 @@ def _find_image_refusal(
     spec: EmbeddingServiceSpec, hardware: HardwareClass, settings: RenderSettings
 ) -> Failure | None:
     image = find_image(spec, settings)
-    known = {one.repository for one in settings.images.values()} | set(settings.allowed_images)
-    if spec.runtime_image is not None and "*" not in known and image.repository not in known:
+    allowed = {configured.repository for configured in settings.images.values()} | set(
+        settings.allowed_images
+    )
+    if spec.runtime_image is not None and "*" not in allowed and image.repository not in allowed:
         return _refuse(
             "ImageNotAllowed",
             f"spec.runtimeImage: {image.repository} is not one of the repositories that the operator accepts "
-            f"images from ({', '.join(sorted(known))}); use one of those, or have it added to the "
+            f"images from ({', '.join(sorted(allowed))}); use one of those, or have it added to the "
             "chart's runtime.allowedImages",
         )
     if not find_architectures(hardware, image):
@@ -96,28 +102,29 @@ def _find_image_refusal(
             f"spec.hardware.class {spec.hardware.class_} needs {' or '.join(hardware.architectures)}, and the image "
             f"{image.reference} has only {' and '.join(image.architectures)}",
         )
-    asked = find_accelerators(spec, settings)
-    if asked is None or spec.resources is None:
+    accelerators = find_accelerators(spec, settings)
+    if accelerators is None or spec.resources is None:
         return None
-    if asked[0] in (spec.resources.limits or {}) or asked[0] in (spec.resources.requests or {}):
+    if accelerators[0] in (spec.resources.limits or {}) or accelerators[0] in (spec.resources.requests or {}):
         return _refuse(
             "ResourcesConflict",
-            f"spec.resources names {asked[0]}, which the hardware class requests: use spec.hardware.count instead",
+            f"spec.resources names {accelerators[0]}, which the hardware class requests: use spec.hardware.count "
+            "instead",
         )
     return None
 
 
 def _find_scaling_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
-    wanted = spec.autoscaling
-    if wanted is None:
+    autoscaling = spec.autoscaling
+    if autoscaling is None:
         return None
-    if settings.keda is None and (wanted.triggers or wanted.min_replicas == 0):
+    if settings.keda is None and (autoscaling.triggers or autoscaling.min_replicas == 0):
         return _refuse(
             "KedaNeeded",
             "spec.autoscaling: triggers and minReplicas: 0 need KEDA, and the chart's keda.enabled is false; set it "
             "to true, or use metrics and minReplicas: 1",
         )
-    if settings.keda is not None and wanted.metrics:
+    if settings.keda is not None and autoscaling.metrics:
         return _refuse(
             "KedaDecides",
             "spec.autoscaling.metrics: KEDA decides the number of pods (the chart's keda.enabled); use triggers, for "

@@ -15,12 +15,12 @@ from embedserve_operator.state.observed import ObservedState
 
 def plan_replacement_times(observed: ObservedState, rollout: Rollout) -> tuple[ReplacementTime, ...]:
     """Return the Deployments whose annotation is not as it should be."""
-    found = []
-    for one in rollout.retained:
-        there = observed.find_deployment(one.previous.revision)
-        if there is not None and parse_moment(there.replaced_at) is None:
-            found.append(ReplacementTime(there.name, format_moment(one.previous.replaced_at)))
+    times = []
+    for retained in rollout.retained:
+        deployment = observed.find_deployment(retained.previous.revision)
+        if deployment is not None and parse_moment(deployment.replaced_at) is None:
+            times.append(ReplacementTime(deployment.name, format_moment(retained.previous.replaced_at)))
     serving = observed.find_deployment(rollout.serving)
     if serving is not None and serving.replaced_at and observed.serving_revision == rollout.serving:
-        found.append(ReplacementTime(serving.name, None))
-    return tuple(found)
+        times.append(ReplacementTime(serving.name, None))
+    return tuple(times)

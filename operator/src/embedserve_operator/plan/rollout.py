@@ -98,7 +98,7 @@ def plan_rollout(inputs: PlanInput, desired: DesiredRevision) -> Rollout:
     serving = desired.revision if state == "Done" or current is None else current
     previous_spaces = find_previous_spaces(inputs, serving)
     space = find_vector_space(inputs, serving)
-    others = frozenset((serving, desired.revision))
+    staying = frozenset((serving, desired.revision))
     return Rollout(
         desired=desired.revision,
         serving=serving,
@@ -109,7 +109,7 @@ def plan_rollout(inputs: PlanInput, desired: DesiredRevision) -> Rollout:
         previous_spaces=previous_spaces,
         retained=()
         if desired.is_sole_user
-        else find_retained_revisions(inputs, previous_spaces, others=others),
+        else find_retained_revisions(inputs, previous_spaces, staying=staying),
         has_replicas=desired.replicas > 0,
         is_in_place=_choose_policy(inputs, desired) == "InPlace",
         is_serving_broken=serving != desired.revision

@@ -59,7 +59,7 @@ class _RolloutCase(NamedTuple):
 
     def matches(self, facts: RolloutFacts) -> bool:
         """Return whether the case is about these facts."""
-        return all(wanted is None or found in wanted for wanted, found in zip(self[1:], facts, strict=True))
+        return all(values is None or fact in values for values, fact in zip(self[1:], facts, strict=True))
 
 
 _GUARDED = frozenset({"Alive", "Stopped"})

@@ -1,8 +1,8 @@
 """Decides who sets the number of pods, and how that passes from the operator to an autoscaler.
 
 While an autoscaler decides, the operator never sends the number. If it just left the number out, the API
-server would put in the default of 1; so a second field manager claims the number first, which the
-autoscaler then overrules.
+server would put in the default of 1; so a second field manager takes the ownership of `spec.replicas` first, which the
+autoscaler then overrules (`plan/ownership_transfers`).
 
 A Deployment that does not serve yet has no autoscaler: the autoscaler would see no load, and shrink what is
 about to serve. Until the switch, its number of pods follows that of the serving Deployment, upwards only,
@@ -15,10 +15,9 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.kinds import SCALED_OBJECT
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.autoscaler import build_autoscaler
-from embedserve_operator.manifests.deployment import deployment_name, fixed_replicas
+from embedserve_operator.manifests.deployment import fixed_replicas
 from embedserve_operator.manifests.scaled_object import build_metrics_service, build_scaled_object
-from embedserve_operator.plan.actions import ReplicasHandOver
-from embedserve_operator.plan.rollout import Rollout
+from embedserve_operator.plan.actions import ReplicasOwnershipTransfer
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.nodes import ClusterState
 from embedserve_operator.state.observed import ObservedState
@@ -57,69 +56,38 @@ def choose_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revisio
     deployment = observed.find_deployment(revision)
     if deployment is not None and deployment.is_autoscaled:
         return deployment.desired_replicas
-    return _choose_first_replicas(observed, spec, revision)
-
-
-def plan_replica_handover(
-    observed: ObservedState, spec: EmbeddingServiceSpec, rollout: Rollout
-) -> ReplicasHandOver | None:
-    """Return the number to claim for the autoscaler; None when it has been claimed, or when there is no
-    autoscaler.
-    """
-    if fixed_replicas(spec) is not None:
-        return None
-    name, deployment = (
-        deployment_name(observed.resource, rollout.desired),
-        observed.find_deployment(rollout.desired),
-    )
-    if deployment is None or not deployment.is_autoscaled:
-        return ReplicasHandOver(name, _choose_first_replicas(observed, spec, rollout.desired))
-    serving = observed.find_deployment(rollout.serving)
-    if not rollout.is_waiting or serving is None:
-        return None
-    follows = _clamp_replicas(spec, serving.desired_replicas)
-    return ReplicasHandOver(name, follows) if follows > deployment.desired_replicas else None
-
-
-def plan_serving_replica_handover(
-    observed: ObservedState, spec: EmbeddingServiceSpec, serving: str
-) -> ReplicasHandOver | None:
-    """Return the number to claim for the autoscaler of the revision that serves meanwhile, whose manifest is `spec`."""
-    there = observed.find_deployment(serving)
-    if fixed_replicas(spec) is not None or (there is not None and there.is_autoscaled):
-        return None
-    name = deployment_name(observed.resource, serving)
-    return ReplicasHandOver(name, _choose_first_replicas(observed, spec, serving))
+    return choose_first_replicas(observed, spec, revision)
 
 
 def plan_frozen_replicas(
     observed: ObservedState, spec: EmbeddingServiceSpec, revision: str
-) -> ReplicasHandOver | None:
-    """Return the number to claim for a Deployment that otherwise stays as it is: none where no pod should run, and
-    again as many as the service has where pods should run and it has none.
+) -> ReplicasOwnershipTransfer | None:
+    """Return the number of pods to set on a Deployment that otherwise stays as it is: none where no pod should run, and
+    again as many as the service has where pods should run and it has none. None where the number is right.
     """
-    there = observed.find_deployment(revision)
-    if there is None:
+    deployment = observed.find_deployment(revision)
+    if deployment is None:
         return None
     serving = observed.find_deployment(observed.serving_revision or "")
-    wanted = fixed_replicas(spec)
-    if wanted is None:
+    replicas = fixed_replicas(spec)
+    if replicas is None:
         may_rest = spec.autoscaling is not None and spec.autoscaling.min_replicas == 0
-        if may_rest and there == serving:
+        if may_rest and deployment == serving:
             return None
-        wanted = _clamp_replicas(spec, serving.desired_replicas if serving is not None else 0)
-    if (wanted == 0) == (there.desired_replicas == 0):
+        replicas = clamp_replicas(spec, serving.desired_replicas if serving is not None else 0)
+    if (replicas == 0) == (deployment.desired_replicas == 0):
         return None
-    return ReplicasHandOver(there.name, wanted)
+    return ReplicasOwnershipTransfer(deployment.name, replicas)
 
 
-def _choose_first_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str) -> int:
+def choose_first_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str) -> int:
     """Return the number that an autoscaler starts from: that of the running pods, within its bounds."""
     running = observed.find_deployment(revision) or observed.find_deployment(observed.serving_revision or "")
-    return _clamp_replicas(spec, running.desired_replicas if running is not None else 0)
+    return clamp_replicas(spec, running.desired_replicas if running is not None else 0)
 
 
-def _clamp_replicas(spec: EmbeddingServiceSpec, count: int) -> int:
+def clamp_replicas(spec: EmbeddingServiceSpec, count: int) -> int:
+    """Return a number of pods within the bounds of the autoscaler. Raises ValueError where the spec has none."""
     if spec.autoscaling is None:
         raise ValueError("no autoscaler to start")
     # At least one pod runs until the model has been seen to load.

@@ -63,10 +63,10 @@ def build_served_spec(
     }
     if "autoscaling" in settings:
         settings["replicas"] = 1
-    found = join_declaration(deployment, settings)
-    if isinstance(found, str):
+    joined = join_declaration(deployment, settings)
+    if isinstance(joined, str):
         return None
-    return ServedSpec(found, canonical({"revision": desired, "settings": now}))
+    return ServedSpec(joined, canonical({"revision": desired, "settings": now}))
 
 
 def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> EmbeddingServiceSpec | str:
@@ -76,38 +76,38 @@ def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> E
     if not deployment.declaration:
         return "it is not known how the model that is served was declared"
     try:
-        found = EmbeddingServiceSpec.model_validate({**settings, **_parse_object(deployment.declaration)})
+        spec = EmbeddingServiceSpec.model_validate({**settings, **_parse_object(deployment.declaration)})
     except ValidationError as error:
         return f"it does not fit the model that is served: {describe_problems(error)}"
-    if compute_revision(found) != deployment.revision:
+    if compute_revision(spec) != deployment.revision:
         return (
             "another version of the operator has declared the model that is served, or its precision or engine changes "
             "too and spec.rollout.onPrecisionChange is BlueGreen"
         )
-    return found
+    return spec
 
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _follow(own: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return `own` with what has changed from `before` to `now`."""
-    made = {}
+    merged = {}
     for key in sorted(own.keys() | before.keys() | now.keys()):
-        had, was, asked = own.get(key), before.get(key), now.get(key)
-        found = had if was == asked else asked
+        own_value, was, new_value = own.get(key), before.get(key), now.get(key)
+        value = own_value if was == new_value else new_value
         if (
             key not in _WHOLE_FIELDS
-            and isinstance(had, dict)
+            and isinstance(own_value, dict)
             and isinstance(was, dict)
-            and isinstance(asked, dict)
+            and isinstance(new_value, dict)
         ):
-            found = _follow(had, was, asked)
-        if found is not None:
-            made[key] = found
-    return made
+            value = _follow(own_value, was, new_value)
+        if value is not None:
+            merged[key] = value
+    return merged

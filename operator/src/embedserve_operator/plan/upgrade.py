@@ -87,10 +87,10 @@ def _classify_pods(observed: ObservedState, present: DeploymentState) -> PodsSta
 
 
 def _find_turn(inputs: PlanInput) -> Turn:
-    others = inputs.observed.upgrade
-    if others.failed > 0:
+    progress = inputs.observed.upgrade
+    if progress.failed > 0:
         return "Stopped"
-    return "Free" if others.rolling < inputs.settings.max_concurrent_upgrades else "Taken"
+    return "Free" if progress.rolling < inputs.settings.max_concurrent_upgrades else "Taken"
 
 
 def mark_deployment(deployment: Manifest, step: UpgradeStep) -> Manifest:

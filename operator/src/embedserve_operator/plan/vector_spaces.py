@@ -135,10 +135,12 @@ def find_previous_spaces(inputs: PlanInput, serving: str) -> tuple[PreviousVecto
         previous.space: previous
         for previous in _find_replaced_deployments(inputs, serving, current, published)
     }
-    others = [previous for previous in (published | replaced).values() if previous.space not in former_names]
+    previous_spaces = [
+        previous for previous in (published | replaced).values() if previous.space not in former_names
+    ]
     # Of equal times, the one that is replaced now is the latest.
     latest = sorted(
-        others, key=lambda previous: (-previous.replaced_at, previous.revision != serving_revision)
+        previous_spaces, key=lambda previous: (-previous.replaced_at, previous.revision != serving_revision)
     )
     return tuple(latest[:MAX_PREVIOUS_SPACES])
 
@@ -204,11 +206,11 @@ def _find_published_spaces(
 
 
 def find_retained_revisions(
-    inputs: PlanInput, previous_spaces: tuple[PreviousVectorSpace, ...], *, others: frozenset[str]
+    inputs: PlanInput, previous_spaces: tuple[PreviousVectorSpace, ...], *, staying: frozenset[str]
 ) -> tuple[RetainedRevision, ...]:
     """Return the previous vector spaces whose Deployments stay so that the user can go back.
 
-    `others` are revisions that stay anyway.
+    `staying` are revisions that stay anyway.
     """
     observed, rollout = inputs.observed, inputs.spec.rollout
     if rollout.on_new_vector_space == "InPlace":
@@ -217,7 +219,7 @@ def find_retained_revisions(
     retained = [
         RetainedRevision(previous, previous.replaced_at + seconds)
         for previous in previous_spaces
-        if previous.revision not in others
+        if previous.revision not in staying
         and observed.find_deployment(previous.revision) is not None
         and observed.now < previous.replaced_at + seconds
     ]
