@@ -23,6 +23,7 @@ INPUTS = ["Berlin is a city. ", "It has many people;", "they like it.", " Ünïc
 # What the inputs are as one text: a blank between those that have none.
 JOINED = "Berlin is a city. It has many people; they like it. Ünïcode, 学 too"
 MAX_TOKENS = 256
+SPECIAL_TOKENS = 2
 
 
 class Reference:
@@ -115,7 +116,7 @@ async def test_a_long_input_in_chunks_has_the_vectors_of_its_parts(
     assert [(item["start"], item["end"]) for item in items[1:]] == places
     np.testing.assert_allclose(content["chunks"][1], want, atol=FP32_MAX_ABS_DIFF)
     assert content["chunk_spans"] == [[[0, 5]], [[*place] for place in places]]
-    assert content["token_counts"] == [1, sum(tokens)]
+    assert content["token_counts"] == [1 + SPECIAL_TOKENS, sum(tokens) + SPECIAL_TOKENS * len(tokens)]
     assert "dense" not in content
 
 
@@ -159,7 +160,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"input": ["a", ""], "overflow": "chunk"}, "input 1 has no tokens"),
     ({"input": ["a" * 1_000_001], "overflow": "chunk"}, "splits texts into chunks, takes 1000000 characters"),
-    ({"input": ["a", "hello"], "overflow": "chunk", "truncate_prompt_tokens": 5}, "`overflow`"),
+    *(
+        (
+            {"input": ["a"], "overflow": "chunk", **fields},
+            f"`overflow`: chunk cannot be combined with `{name}`; leave one of them out",
+        )
+        for name, fields in (
+            ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+            ("truncation", {"truncation": True}),
+            ("truncate", {"truncate": "NONE"}),
+            ("late_chunking", {"late_chunking": True}),
+        )
+    ),
 ]
 
 

@@ -183,6 +183,23 @@ async def test_a_cached_text_is_answered_without_running_until_its_time_is_over(
         assert counting.inputs == 4
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/vertex", {"instances": [{"inputs": ["one"]}, {"inputs": ["two", "three"]}]}),
+        ("/similarity", {"inputs": {"source_sentence": "one", "sentences": ["two", "three"]}}),
+        ("/v1/score", {"query": "one", "documents": ["two", "three"]}),
+    ],
+)
+async def test_the_reused_inputs_of_a_request_that_runs_in_parts_are_counted(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with serve_in_process(batching=CACHE) as server:
+        for want in (0.0, 3.0):
+            assert (await server.client.post(path, json=body)).status_code == 200
+            assert await read_reused(server) == {"cache": want, "in_flight": 0.0}
+
+
 async def test_no_client_can_tell_from_the_cache_what_another_has_sent() -> None:
     counting = Counting()
     async with serve_in_process(

@@ -26,6 +26,8 @@ def message_of(dialect: str, content: Any) -> str:
 
 PATHS = [
     ("/v1/embeddings/", OPENAI, "did you mean /v1/embeddings?"),
+    ("//v1/embeddings", OPENAI, "did you mean /v1/embeddings?"),
+    ("/v1//rerank", MESSAGE, "did you mean /v1/rerank?"),
     ("/v1/v1/embeddings", OPENAI, "did you mean /v1/embeddings?"),
     ("/v1/openai/embeddings", OPENAI, "did you mean /embeddings?"),
     ("/v1/chat/completions", OPENAI, "/docs lists them all"),
@@ -46,7 +48,7 @@ async def test_a_path_that_does_not_exist_is_told_in_the_dialect_of_its_beginnin
     path: str, dialect: str, hint: str, method: str
 ) -> None:
     async with serve_in_process() as server:
-        answer = await server.client.request(method, path)
+        answer = await server.client.request(method, server.client.base_url.copy_with(path=path))
     assert answer.status_code == 404
     assert message_of(dialect, answer.json()) == f"no such path; {hint}"
 
@@ -59,6 +61,16 @@ BROKEN = [
         b'{"inputs": ["ok", "' + b"a" * 1_500_000 + rb'", "\ud83d"]}',
         "`inputs.2` has half a surrogate pair",
         id="half an emoji in a large body",
+    ),
+    pytest.param(
+        rb'{"inputs": "ok", "trunc\ud83date": true}',
+        "the name of a field has half a surrogate pair",
+        id="half an emoji in the name of a field",
+    ),
+    pytest.param(
+        b'{"inputs": "ok", "trunc\xffate": true}',
+        "the name of a field is not UTF-8",
+        id="a byte that is no text in the name of a field",
     ),
     pytest.param(b'{"inputs": ["ok", "\xff"]}', "`inputs.1` is not UTF-8", id="a byte that is no text"),
     pytest.param(

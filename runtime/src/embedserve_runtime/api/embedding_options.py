@@ -83,18 +83,26 @@ def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOp
         side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
         max_tokens=None if max_tokens == -1 else max_tokens,
         normalize=normalize is not False,
-        overflow=read_chunked_overflow(body.overflow, truncate, late_chunking=body.late_chunking),
+        overflow=read_chunked_overflow(
+            body.overflow,
+            truncate=body.truncate,
+            truncation=body.truncation,
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+            late_chunking=body.late_chunking or None,
+        ),
         late_chunking=bool(body.late_chunking),
     )
 
 
-def read_chunked_overflow(
-    overflow: str | None, truncate: bool | None, *, late_chunking: bool | None = None
-) -> ChunkedOverflow | None:
-    """Return how long inputs are chunked; None where they are not. Raises InvalidInput where the request says that they
-    are truncated or refused, too."""
+def read_chunked_overflow(overflow: str | None, **others: object) -> ChunkedOverflow | None:
+    """Return how long inputs are chunked; None where they are not.
+
+    others: the values of other fields that say what becomes of long inputs, None where the request has none. Raises
+    InvalidInput where the request has one.
+    """
     if overflow is None or overflow not in CHUNKED:
         return None
-    if truncate is not None or late_chunking:
-        raise InvalidInput(f"`overflow`: {overflow} neither truncates nor is it late chunking; leave one out")
+    given = next((name for name, value in others.items() if value is not None), None)
+    if given is not None:
+        raise InvalidInput(f"`overflow`: {overflow} cannot be combined with `{given}`; leave one of them out")
     return CHUNKED[overflow]

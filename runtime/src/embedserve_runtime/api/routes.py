@@ -77,7 +77,7 @@ def route_label(method: str, path: str) -> str:
 
 def error_dialect(path: str) -> Dialect:
     """Return the dialect of errors on this path, which need not exist: below `/v1` mostly clients of OpenAI call."""
-    path = f"{path.rstrip('/')}/"
+    path = f"{_merge_slashes(path)}/"
     if path.startswith(_MESSAGE_PREFIX) or path[:-1] in _MESSAGE_PATHS:
         return "message"
     return "openai" if path.startswith(_OPENAI_PREFIXES) else "tei"
@@ -85,6 +85,11 @@ def error_dialect(path: str) -> Dialect:
 
 def find_similar_path(path: str) -> str | None:
     """Return the path of the API that an unknown one ends with, but for slashes; None where it ends with none."""
-    words = "/" + "/".join(filter(None, path.split("/")))
-    known = (*_KNOWN, *ROUTE_ALIASES)
-    return max((one for one in known if one != "/" and words.endswith(one)), key=len, default=None)
+    merged = _merge_slashes(path)
+    routes = (*_KNOWN, *ROUTE_ALIASES)
+    return max((route for route in routes if route != "/" and merged.endswith(route)), key=len, default=None)
+
+
+def _merge_slashes(path: str) -> str:
+    """Return the path with one slash wherever there are several, and none at its end."""
+    return "/" + "/".join(filter(None, path.split("/")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from embedserve_runtime.service.types import RequestUsage, Timings
@@ -29,15 +29,21 @@ async def run_concurrently(first: Coroutine[Any, Any, T], second: Coroutine[Any,
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def merge_usage(query: RequestUsage, documents: RequestUsage) -> RequestUsage:
-    """Merge the usage of a query and its documents. Both run concurrently, so times are those of the longer one."""
-    query_timings, document_timings = query.timings, documents.timings
-    timings = Timings(
-        max(query_timings.total, document_timings.total),
-        max(query_timings.tokenize, document_timings.tokenize),
-        max(query_timings.queue, document_timings.queue),
-        max(query_timings.engine, document_timings.engine),
-    )
+def merge_usages(usages: Sequence[RequestUsage]) -> RequestUsage:
+    """Merge the usages of the parts of one answer, in their order, of which there is at least one.
+
+    The parts run concurrently, so times are those of the longest.
+    """
+    timings = [usage.timings for usage in usages]
     return RequestUsage(
-        [*query.lengths, *documents.lengths], query.characters + documents.characters, timings
+        lengths=[length for usage in usages for length in usage.lengths],
+        characters=sum(usage.characters for usage in usages),
+        timings=Timings(
+            total=max(part.total for part in timings),
+            tokenize=max(part.tokenize for part in timings),
+            queue=max(part.queue for part in timings),
+            engine=max(part.engine for part in timings),
+        ),
+        cached=sum(usage.cached for usage in usages),
+        joined=sum(usage.joined for usage in usages),
     )

@@ -10,7 +10,7 @@ from embedserve_runtime.errors import InvalidInput, NotFinite
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores
-from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
+from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usages, run_concurrently
 from embedserve_runtime.service.service import InferenceService
 from embedserve_runtime.service.types import EmbedQuery, Pair, Role, ScoreQuery, ScoreResult
 
@@ -51,7 +51,7 @@ async def rank(service: InferenceService, query: ScoreQuery) -> ScoreResult:
         raise NotFinite("a product of the vectors is not a finite number; no score is returned")
     rows = scores[:, None]
     return ScoreResult(
-        rows, rows, ("relevance",), merge_usage(embedded_queries.usage, embedded_documents.usage)
+        rows, rows, ("relevance",), merge_usages([embedded_queries.usage, embedded_documents.usage])
     )
 
 

@@ -13,7 +13,7 @@ from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, Wrong
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.similarity import compute_max_sim_scores, compute_sparse_dot_products
-from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usage, run_concurrently
+from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usages, run_concurrently
 from embedserve_runtime.service.service import InferenceService
 from embedserve_runtime.service.types import (
     EmbedQuery,
@@ -184,7 +184,7 @@ async def _score_vectors(
         measures = _compute_measures(embedded_query, embedded_documents, weights)
     else:
         measures = await service.run_in_thread(_compute_measures, embedded_query, embedded_documents, weights)
-    return measures, merge_usage(embedded_query.usage, embedded_documents.usage)
+    return measures, merge_usages([embedded_query.usage, embedded_documents.usage])
 
 
 def _compute_measures(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 
 import orjson
 from fastapi import APIRouter
@@ -35,6 +36,7 @@ from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import (
+    ChunkedResult,
     EmbedQuery,
     EmbedResult,
     InferenceService,
@@ -73,7 +75,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
     output_format = resolve_format(body, service)
     _check_outputs(body, outputs, output_format.output_dtype, as_bytes=as_bytes)
     query = _build_query(request, body, service, outputs)
-    if (overflow := read_chunked_overflow(body.overflow, body.truncate)) is not None:
+    if (overflow := read_chunked_overflow(body.overflow, truncate=body.truncate)) is not None:
         _check_chunked(body, outputs, as_bytes=as_bytes)
         return await _answer_chunks(request, service, query, overflow, output_format)
     # Refuses too much text before the engine works for it.
@@ -165,11 +167,17 @@ async def _answer_chunks(
     outputs = Output(0) if chunked.means is None else Output.DENSE
     members = [
         *_write_head(request, service, output_format),
-        b'"token_counts":' + orjson.dumps([sum(tokens) for tokens in chunked.tokens]),
+        b'"token_counts":' + orjson.dumps(_count_tokens(chunked)),
         *await write_results(output_format, outputs, service, embedded),
         b'"chunk_spans":' + orjson.dumps(chunked.spans),
     ]
     return build_result_response(request, service, b"{" + b",".join(members) + b"}", chunked.usage)
+
+
+def _count_tokens(chunked: ChunkedResult) -> list[int]:
+    """Return how many tokens the chunks of each text have, prompt and special tokens included."""
+    lengths = iter(chunked.usage.lengths)
+    return [sum(islice(lengths, len(tokens))) for tokens in chunked.tokens]
 
 
 def _write_head(request: Request, service: InferenceService, output_format: OutputFormat) -> list[bytes]:

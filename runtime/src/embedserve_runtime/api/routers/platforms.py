@@ -19,7 +19,7 @@ from embedserve_runtime.api.context import RequestContext, get_context, get_serv
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.inputs import read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
-from embedserve_runtime.api.responses import BytesResponse, space_headers
+from embedserve_runtime.api.responses import BytesResponse, record_usage, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.rank_task import build_rank_task
 from embedserve_runtime.api.routers.tei import answer_similarity
@@ -52,7 +52,8 @@ from embedserve_runtime.errors import (
     WrongModelKind,
 )
 from embedserve_runtime.forward.outputs import Output
-from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service import InferenceService, RequestUsage
+from embedserve_runtime.service.concurrency import merge_usages
 
 # Of one request: enough for full batches, and few enough for the event loop to have turns for other requests.
 MAX_CONCURRENT_INSTANCES = 256
@@ -97,7 +98,9 @@ async def vertex(request: Request, body: VertexBody) -> Response:
     service.check_room(count)
     service = _select_common_service(service, tasks)
     seconds = service.bound_seconds(read_request_options(context).timeout)
-    predictions = await _run_all(service, tasks, seconds)
+    parts = await _run_all(service, tasks, seconds)
+    record_usage(context.facts, merge_usages([usage for _, usage in parts]))
+    predictions = [prediction for prediction, _ in parts]
     return BytesResponse(b'{"predictions":[' + b",".join(predictions) + b"]}", headers=space_headers(service))
 
 
@@ -157,18 +160,20 @@ def _naming_instance(index: int, *, has_one_input: bool) -> Iterator[None]:
         raise type(error)(named) from error
 
 
-async def _run_all(service: InferenceService, tasks: Sequence[TeiTask], seconds: float) -> list[bytes]:
+async def _run_all(
+    service: InferenceService, tasks: Sequence[TeiTask], seconds: float
+) -> list[tuple[bytes, RequestUsage]]:
     """Run the tasks, some at a time; the first failure cancels the others.
 
     seconds: the time for all of them together. Raises DeadlineExceeded.
     """
-    answers = [b""] * len(tasks)
+    answers: dict[int, tuple[bytes, RequestUsage]] = {}
     pending = iter(enumerate(tasks))
 
     async def run_pending() -> None:
-        for place, task in pending:
-            with _naming_instance(place, has_one_input=task.inputs == 1):
-                answers[place], _ = await task.run(service)
+        for index, task in pending:
+            with _naming_instance(index, has_one_input=task.inputs == 1):
+                answers[index] = await task.run(service)
 
     running = [asyncio.ensure_future(run_pending()) for _ in range(min(len(tasks), MAX_CONCURRENT_INSTANCES))]
     try:
@@ -179,4 +184,4 @@ async def _run_all(service: InferenceService, tasks: Sequence[TeiTask], seconds:
     finally:
         for each in running:
             each.cancel()
-    return answers
+    return [answers[index] for index in range(len(tasks))]

@@ -137,7 +137,9 @@ class EncodeAnswer(ApiModel):
     vector_space: VectorSpace
     dtype: Dtype = Field(description="How the numbers of vectors are written.", examples=["float32"])
     encoding: Encoding = Field(description="How vectors are written.", examples=["json"])
-    token_counts: list[int] = Field(description="Tokens of each input.", examples=[[6]])
+    token_counts: list[int] = Field(
+        description="Tokens of each input, prompt and special tokens included.", examples=[[6]]
+    )
     dense: list[list[float] | str] | None = Field(
         None, exclude_if=is_none, description="A vector an input.", examples=[[[0.6, 0.8]]]
     )

@@ -69,8 +69,8 @@ def describe_json_error(reason: str, content: bytes) -> str:
         return f"the body is not valid JSON: {found}"
     if reason.startswith("invalid unicode code point"):
         place = _find_place(reason, content)
-        path = () if place is None else _find_last_path(content[: place - 1])
-        reason = reason.replace("invalid unicode code point", f"{_name_text(path)} is not UTF-8")
+        name = "a text" if place is None else _name_last_text(content[: place - 1])
+        reason = reason.replace("invalid unicode code point", f"{name} is not UTF-8")
     if reason.startswith("recursion limit exceeded"):
         reason = reason.replace("recursion limit exceeded", "it is nested too deep")
     return f"the body is not valid JSON: {reason}"
@@ -157,12 +157,16 @@ def _describe_lone_surrogate(reason: str, content: bytes) -> str:
     halves = [point for point in json.loads(b'"%b"' % run.group()) if "\ud800" <= point <= "\udfff"]
     if not halves:
         return ""
-    where = _name_text(_find_last_path(content[: run.start()]))
-    return f"{where} has half a surrogate pair, \\u{ord(halves[-1]):04x}: a character was cut in two, often an emoji"
+    name = _name_last_text(content[: run.start()])
+    return f"{name} has half a surrogate pair, \\u{ord(halves[-1]):04x}: a character was cut in two, often an emoji"
 
 
-def _name_text(path: _Path) -> str:
-    return f"the text of `{_format_path(path)}`" if path else "a text"
+def _name_last_text(start: bytes) -> str:
+    """Name the text in which the JSON is cut off."""
+    if _find_last_value(start + b'": 0')[1] == 0:  # only the name of a field may be followed by a value
+        return "the name of a field"
+    path, value = _find_last_value(start)
+    return f"the text of `{_format_path(path)}`" if path and isinstance(value, str) else "a text"
 
 
 def _find_place(reason: str, content: bytes) -> int | None:
@@ -177,15 +181,15 @@ def _find_place(reason: str, content: bytes) -> int | None:
     return start + column
 
 
-def _find_last_path(start: bytes) -> _Path:
-    """Find the path of the text in which the JSON is cut off; empty where it is not known."""
+def _find_last_value(start: bytes) -> tuple[_Path, Any]:
+    """Find the last value in JSON that is cut off, and its path; no path and None where the JSON is broken before."""
     try:
         value = from_json(start, allow_partial="trailing-strings")
     except ValueError:
-        return ()
+        return (), None
     path: list[int | str] = []
     while isinstance(value, dict | list) and value:
         step = next(reversed(value)) if isinstance(value, dict) else len(value) - 1
         path.append(step)
         value = value[step]
-    return tuple(path) if isinstance(value, str) else ()
+    return tuple(path), value
