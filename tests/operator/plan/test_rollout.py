@@ -18,7 +18,12 @@ from embedserve_operator.plan.rollout_cases import (
 )
 
 READY = RolloutFacts(
-    policy="BlueGreen", serving="Alive", space="Other", desired="Verified", has_replicas=True, is_held=False
+    policy="BlueGreen",
+    serving="Alive",
+    space="Different",
+    desired="Verified",
+    has_replicas=True,
+    is_held=False,
 )
 ALL_FACTS = [
     RolloutFacts(*values)
@@ -58,7 +63,7 @@ def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> Non
         assert facts.desired == "Verified", "no answer of a space that was not proved"
         assert facts.has_replicas, "without pods nothing is proved"
         assert facts.space == "Same" or not facts.is_held, "hold is the user's word"
-        assert not (may_refuse and facts.space == "Other")
+        assert not (may_refuse and facts.space == "Different")
     elif state == "Held":
         assert facts.desired == "Verified", "a held space is ready at its own name"
         assert facts.is_held

@@ -33,7 +33,7 @@ class PodMessage:
     pod: PodState
     space: str
     is_required: bool
-    """Whether nothing may be written before the pod has received it."""
+    """Indicates that nothing may be written before the pod has received it."""
 
 
 @dataclass(frozen=True, slots=True)

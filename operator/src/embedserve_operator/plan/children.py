@@ -122,47 +122,56 @@ def find_unwanted_children(decision: Decision, children: tuple[Manifest, ...]) -
 
 
 def _find_needed_children(decision: Decision) -> frozenset[ChildRef]:
-    """Return the Deployments that serve meanwhile or are retained, and the ConfigMaps that a pod mounts or may
-    yet mount.
+    """Return the children that pods still need although no manifest of the plan is about them."""
+    return (
+        _find_needed_workloads(decision)
+        | _find_needed_config_maps(decision)
+        | find_pins_in_use(decision.inputs.observed)
+    )
 
-    Until the desired Deployment is complete, an older ReplicaSet of it can still start pods, and those need
-    their ConfigMap, whose name no longer appears in any Deployment. So ConfigMaps go only after the
-    completion.
-    """
+
+def _find_needed_workloads(decision: Decision) -> frozenset[ChildRef]:
+    """Return the Deployments that serve meanwhile or are retained, with the autoscalers that go on scaling them."""
     observed, rollout = decision.inputs.observed, decision.rollout
-    preparation = decision.preparation
-    needed: set[ChildRef] = set()
-    # What the Service pointed at goes only after the Service was seen to point at the desired revision.
-    switched = observed.serving_revision == rollout.desired
-    keep = rollout.serving if switched else observed.serving_revision
-    if preparation.must_clear or rollout.is_serving_broken:
-        keep = None
+    previous = _find_needed_revision(decision)
     # A revision that waits for another fetch or conversion stays as it is.
-    stay = {keep} if preparation.can_serve or preparation.must_clear else {keep, rollout.desired}
-    deployments_to_keep = [deployment for deployment in observed.deployments if deployment.revision in stay]
-    needed |= {ChildRef("Deployment", deployment.name) for deployment in deployments_to_keep}
-    if keep != rollout.desired and decision.serving is None:
-        # Its autoscaler has the same name, and stays with it.
-        needed |= {
-            ChildRef(kind, deployment.name)
-            for deployment in deployments_to_keep
-            if deployment.is_autoscaled
-            for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)
-        }
-    retained = {retained_revision.previous.revision for retained_revision in rollout.retained}
-    needed |= {
-        ChildRef("Deployment", deployment.name)
-        for deployment in observed.deployments
-        if deployment.revision in retained
-    }
-    in_use = {pod.config_map for pod in observed.pods} | {
-        deployment.config_map for deployment in observed.deployments
-    }
-    in_use |= {job.config_map for job in observed.jobs if job.phase == "Running"}
-    needed |= find_pins_in_use(observed)
-    needed |= {
+    waits = not (decision.preparation.can_serve or decision.preparation.must_clear)
+    staying = {previous, rollout.desired} if waits else {previous}
+    retained = {revision.previous.revision for revision in rollout.retained}
+    # An autoscaler has the name of its Deployment, and stays with it. That of retained revisions goes.
+    is_scaled = previous != rollout.desired and decision.serving is None
+    refs: set[ChildRef] = set()
+    for deployment in observed.deployments:
+        if deployment.revision in staying | retained:
+            refs.add(ChildRef("Deployment", deployment.name))
+        if is_scaled and deployment.revision in staying and deployment.is_autoscaled:
+            refs |= {ChildRef(kind, deployment.name) for kind in ("HorizontalPodAutoscaler", SCALED_OBJECT)}
+    return frozenset(refs)
+
+
+def _find_needed_revision(decision: Decision) -> str | None:
+    """Return the revision whose Deployment stays since the Service leads to it; None where it has to make room.
+
+    It goes only after the Service was seen to lead to the desired revision.
+    """
+    rollout, serving_revision = decision.rollout, decision.inputs.observed.serving_revision
+    if decision.preparation.must_clear or rollout.is_serving_broken:
+        return None
+    return rollout.serving if serving_revision == rollout.desired else serving_revision
+
+
+def _find_needed_config_maps(decision: Decision) -> frozenset[ChildRef]:
+    """Return the ConfigMaps that a pod mounts or may yet mount.
+
+    Until the desired Deployment is complete, an older ReplicaSet of it can still start pods, and those need their
+    ConfigMap, whose name no longer appears in any Deployment. So ConfigMaps go only after the completion.
+    """
+    observed = decision.inputs.observed
+    mounted = {pod.config_map for pod in observed.pods}
+    mounted |= {deployment.config_map for deployment in observed.deployments}
+    mounted |= {job.config_map for job in observed.jobs if job.phase == "Running"}
+    return frozenset(
         child.ref
         for child in observed.children
-        if child.ref.kind == "ConfigMap" and (not rollout.is_complete or child.ref.name in in_use)
-    }
-    return frozenset(needed)
+        if child.ref.kind == "ConfigMap" and (not decision.rollout.is_complete or child.ref.name in mounted)
+    )

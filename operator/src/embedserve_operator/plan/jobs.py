@@ -69,7 +69,7 @@ class JobStep:
 
     @property
     def activity(self) -> str:
-        """What the Job is doing, described for people."""
+        """Describe for people what the Job is doing."""
         return f"Job {self.desired.name} is {_ACTIVITIES[self.desired.task]} the model"
 
 
@@ -97,29 +97,38 @@ def plan_job_step(
 
     `job` is the Job of its name, `before` the published result of the last Job of its task.
     """
-    published = before if before is not None and before.job == desired.name else None
-    if (
-        published is not None
-        and published.state == "Succeeded"
-        and (published.finished_at or "") < desired.stale_since
-    ):
-        published = None
+    published = _find_valid_result(desired, before)
     if job is None:
         return _plan_missing_job(desired, published, resource)
     if job.phase == "Succeeded":
-        if published is None and job.finished_at < desired.stale_since:
-            return JobStep(desired, "Running", job_to_delete=job)
-        has_result = job.report is not None or job.conversion is not None
-        is_published = published is not None and published.state == "Succeeded"
-        if has_result or is_published:
-            ends = job.is_lingering and is_published and job.owner == resource.uid
-            return JobStep(desired, "Succeeded", job_to_delete=job if ends else None)
-        return JobStep(desired, "Running", job_to_delete=job)
+        return _plan_succeeded_job(desired, job, published, resource)
     if job.phase == "Failed":
         return _plan_failed_job(desired, job, published, resource)
     # A running Job of another service is left to that service.
     outdated = job.template_hash != desired.template_hash and job.owner == resource.uid
     return JobStep(desired, "Running", job_to_delete=job if outdated else None, failure=job.failure)
+
+
+def _find_valid_result(desired: DesiredJob, before: JobStatus | None) -> JobStatus | None:
+    """Return the published result where it is about the desired Job and not stale; None otherwise."""
+    if before is None or before.job != desired.name:
+        return None
+    is_stale = before.state == "Succeeded" and (before.finished_at or "") < desired.stale_since
+    return None if is_stale else before
+
+
+def _plan_succeeded_job(
+    desired: DesiredJob, job: JobState, published: JobStatus | None, resource: Resource
+) -> JobStep:
+    """Return the step of a Job that has succeeded: it runs again where its result is stale, or was lost."""
+    is_stale = published is None and job.finished_at < desired.stale_since
+    has_result = job.report is not None or job.conversion is not None
+    is_published = published is not None and published.state == "Succeeded"
+    if is_stale or not (has_result or is_published):
+        return JobStep(desired, "Running", job_to_delete=job)
+    # A sidecar keeps the Job from ending: once its result is published, nothing is lost with it.
+    must_end = job.is_lingering and is_published and job.owner == resource.uid
+    return JobStep(desired, "Succeeded", job_to_delete=job if must_end else None)
 
 
 def _plan_failed_job(

@@ -25,8 +25,8 @@ class SpecRefusal:
     """Says why a spec is not carried out; everything that serves stays as it is."""
 
     failure: Failure
-    withheld: Decision | None = None
-    """The decision about a change of the model that is refused or held as well."""
+    blocked_change: Decision | None = None
+    """The decision about a change of the model that is blocked as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Plan:
     """Says what is to be done about one resource."""
 
     outcome: Decision | SpecRefusal | None
-    """What was decided about the spec, for the status; None where this version of the operator cannot read the spec."""
+    """The decision about the spec, for the status; None where this version of the operator cannot read the spec."""
     children: tuple[Manifest, ...] = ()
     """The children as they should be, in the order in which they are applied."""
     prune: tuple[Child, ...] = ()
     """The children that are no longer wanted."""
     upgrade: UpgradeStep = "Unaffected"
-    """What an upgrade of the operator does with the pods that serve."""
+    """The step that an upgrade of the operator takes with the pods that serve."""
     jobs_to_create: tuple[Manifest, ...] = ()
     """The Jobs to create, unless they exist by then."""
     jobs_to_delete: tuple[JobState, ...] = ()
@@ -48,7 +48,7 @@ class Plan:
     ownership_transfers: tuple[ReplicasOwnershipTransfer, ...] = ()
     """The numbers of pods that the second field manager writes, at most one for a Deployment."""
     replacement_times: tuple[ReplacementTime, ...] = ()
-    """What is to be written before any child, so that it is not lost whatever happens then."""
+    """The annotations to write before any child, so that they are not lost whatever happens then."""
     labels: tuple[PodLabel, ...] = ()
     messages: tuple[PodMessage, ...] = ()
     """The messages to send before anything is written, in their order."""

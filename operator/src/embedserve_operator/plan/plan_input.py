@@ -17,8 +17,8 @@ class PlanInput:
     observed: ObservedState
     spec: EmbeddingServiceSpec
     """The spec to carry out: that of the resource, or the same with the model that is served, where a change of the
-    model is refused or held.
+    model is blocked.
     """
     settings: RenderSettings
     fetched: FetchedModel | None = None
-    """What Jobs have found out about the model that the spec declares, before its pods report anything."""
+    """The report of Jobs about the model that the spec declares, before its pods report anything."""

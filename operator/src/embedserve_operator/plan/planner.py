@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.plan.blocked_change import keep_served_model
 from embedserve_operator.plan.children import build_children, find_unwanted_children
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.desired_revision import describe_present_deployment, describe_revision
@@ -15,7 +18,6 @@ from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.pod_messages import plan_messages, plan_pod_labels, plan_self_checks
 from embedserve_operator.plan.preparation import Preparation, plan_preparation
 from embedserve_operator.plan.refusals import find_refusal
-from embedserve_operator.plan.refused_change import keep_served_model
 from embedserve_operator.plan.replacement_times import plan_replacement_times
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.plan.revision_manifests import (
@@ -24,9 +26,9 @@ from embedserve_operator.plan.revision_manifests import (
     render_revision,
     render_serving,
 )
-from embedserve_operator.plan.rollout import Rollout, plan_rollout
+from embedserve_operator.plan.rollout import DesiredRevision, Rollout, plan_rollout
 from embedserve_operator.plan.upgrade import is_upgraded, plan_upgrade
-from embedserve_operator.plan.upgrade_cases import UpgradeStep, is_held_back
+from embedserve_operator.plan.upgrade_cases import UpgradeStep, is_deferred
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.models import FetchedModel
@@ -39,24 +41,24 @@ def make_plan(observed: ObservedState, settings: RenderSettings) -> Plan:
     if spec is None:
         # What runs keeps running: a resource that cannot be read is not a request to change anything.
         return Plan(outcome=None)
-    decision = _decide(observed, spec, settings)
+    decision = _evaluate_spec(observed, spec, settings)
     if isinstance(decision, Failure):
         return Plan(SpecRefusal(decision))
-    if decision.rollout.is_withheld:
+    if decision.rollout.is_blocked:
         return _plan_without_model_change(decision)
     return _build_plan(decision)
 
 
-def _decide(
+def _evaluate_spec(
     observed: ObservedState,
     spec: EmbeddingServiceSpec,
     settings: RenderSettings,
     *,
-    withheld: Rollout | None = None,
+    blocked_change: Rollout | None = None,
 ) -> Decision | Failure:
     """Return what follows from a spec, or why no children can be made of it.
 
-    `withheld` is the change of the model that the spec of the resource asks for beyond `spec`.
+    `blocked_change` is the change of the model that the spec of the resource asks for beyond `spec`.
     """
     failure = find_refusal(spec, settings) or find_cache_refusal(observed, spec, settings)
     if failure is not None:
@@ -67,23 +69,43 @@ def _decide(
     # of its rendered Deployment, so that is rendered first; whether it is written follows from the decision.
     manifests = render_revision(inputs)
     desired = describe_revision(inputs, preparation, manifests)
-    serving = None
-    if observed.serving_revision in (None, desired.revision):
-        # An upgrade that waits for its turn leaves the Deployment as it is, and that is then what complete means: it is
-        # decided before the rollout.
-        upgrade = plan_upgrade(inputs, manifests.deployment, preparation.report)
-        if is_held_back(upgrade):
-            desired = describe_present_deployment(inputs, desired)
-        rollout = plan_rollout(inputs, desired)
-    else:
-        # Another revision serves, so that the upgrade is about its Deployment, which follows from the rollout.
-        rollout = plan_rollout(inputs, desired)
-        serving = None if preparation.must_clear else render_serving(inputs, rollout)
-        upgrade = _plan_serving_upgrade(inputs, serving, rollout)
-        serving = None if is_held_back(upgrade) else serving
-    retained = render_retained(inputs, rollout)
-    if is_held_back(upgrade):
-        retained = tuple(revision for revision in retained if not is_upgraded(observed, revision.deployment))
+    is_change = observed.serving_revision not in (None, desired.revision)
+    decide = _decide_revision_change if is_change else _decide_same_revision
+    decision = decide(inputs, preparation, manifests, desired)
+    return replace(decision, retained=_render_retained(decision), blocked_change=blocked_change)
+
+
+def _decide_same_revision(
+    inputs: PlanInput, preparation: Preparation, manifests: RevisionManifests, desired: DesiredRevision
+) -> Decision:
+    """Decide about a revision that serves already, or is the first one of its resource.
+
+    An upgrade that waits for its turn leaves the Deployment as it is, and that is then what complete means. So the
+    upgrade is decided before the rollout.
+    """
+    upgrade = plan_upgrade(inputs, manifests.deployment, preparation.report)
+    if is_deferred(upgrade):
+        desired = describe_present_deployment(inputs, desired)
+    return Decision(
+        inputs=inputs,
+        preparation=preparation,
+        desired=desired,
+        manifests=manifests,
+        rollout=plan_rollout(inputs, desired),
+        upgrade=upgrade,
+    )
+
+
+def _decide_revision_change(
+    inputs: PlanInput, preparation: Preparation, manifests: RevisionManifests, desired: DesiredRevision
+) -> Decision:
+    """Decide about a revision that takes over from the one that serves.
+
+    The upgrade is about the Deployment that serves, which follows from the rollout. So the upgrade is decided after it.
+    """
+    rollout = plan_rollout(inputs, desired)
+    serving = None if preparation.must_clear else render_serving(inputs, rollout)
+    upgrade = _plan_serving_upgrade(inputs, serving, rollout)
     return Decision(
         inputs=inputs,
         preparation=preparation,
@@ -91,10 +113,17 @@ def _decide(
         manifests=manifests,
         rollout=rollout,
         upgrade=upgrade,
-        serving=serving,
-        retained=retained,
-        withheld=withheld,
+        serving=None if is_deferred(upgrade) else serving,
     )
+
+
+def _render_retained(decision: Decision) -> tuple[RevisionManifests, ...]:
+    """Return the manifests of the retained revisions, without those that a deferred upgrade leaves as they are."""
+    retained = render_retained(decision.inputs, decision.rollout)
+    if not is_deferred(decision.upgrade):
+        return retained
+    observed = decision.inputs.observed
+    return tuple(revision for revision in retained if not is_upgraded(observed, revision.deployment))
 
 
 def _find_fetched_model(spec: EmbeddingServiceSpec, preparation: Preparation) -> FetchedModel | None:
@@ -147,11 +176,11 @@ def _plan_without_model_change(decision: Decision) -> Plan:
     """Return the plan for the manifest with the model that is served now: everything is done except the change of
     the model.
     """
-    inputs, withheld = decision.inputs, decision.rollout
-    spec = keep_served_model(inputs.observed, inputs.spec, withheld)
+    inputs, blocked_change = decision.inputs, decision.rollout
+    spec = keep_served_model(inputs.observed, inputs.spec, blocked_change)
     if isinstance(spec, Failure):
-        return Plan(SpecRefusal(spec, withheld=decision))
-    remaining = _decide(inputs.observed, spec, inputs.settings, withheld=withheld)
+        return Plan(SpecRefusal(spec, blocked_change=decision))
+    remaining = _evaluate_spec(inputs.observed, spec, inputs.settings, blocked_change=blocked_change)
     if isinstance(remaining, Failure):
-        return Plan(SpecRefusal(remaining, withheld=decision))
+        return Plan(SpecRefusal(remaining, blocked_change=decision))
     return _build_plan(remaining)

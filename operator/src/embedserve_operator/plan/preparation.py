@@ -51,30 +51,29 @@ class Preparation:
     volume: ModelVolume | None = None
     """The volume of models; None where each pod fetches for itself, and nothing is prepared."""
     is_ready: bool = True
-    """Whether pods can serve from the volume."""
+    """Indicates that pods can serve from the volume."""
     children: tuple[Manifest, ...] = ()
     jobs_to_create: tuple[Manifest, ...] = ()
     """The Jobs that do not exist yet."""
     jobs_to_delete: tuple[JobState, ...] = ()
     failure: Failure | None = None
     activity: str = ""
-    """What is going on, described for people; empty when nothing is."""
+    """Describes what is going on, for people; empty when nothing is."""
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
     claim_failure: Failure | None = None
-    """What the claim keeps pods from that start from now on, while those that run go on."""
+    """The reason why pods that start from now on cannot mount the claim, while those that run go on."""
     must_clear: bool = False
-    """Whether no pod of the service may mount the volume before the next step, since it takes only one pod.
-    """
+    """Indicates that no pod of the service may mount the volume before the next step, since it takes only one pod."""
 
     @property
     def can_serve(self) -> bool:
-        """Whether the pods may exist."""
+        """Return whether the pods may exist."""
         return self.is_ready and not self.must_clear
 
     @property
     def report(self) -> ModelReport | None:
-        """What the Jobs found out about the model that the spec asks for."""
+        """Return what the Jobs found out about the model that the spec asks for."""
         return build_model_report(self.fetch, self.conversion)
 
 

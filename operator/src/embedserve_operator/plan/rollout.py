@@ -42,34 +42,40 @@ class Rollout:
     serving: str
     """The revision that the Service should select."""
     is_complete: bool
-    """Whether the desired revision runs exactly as the manifest asks."""
+    """Indicates that the desired revision runs exactly as the manifest asks."""
     state: RolloutState = "Done"
-    """What the switch to the desired revision waits for."""
+    """Says what the switch to the desired revision waits for."""
     space: str | None = None
     """The vector space of the serving revision, if it is known."""
     desired_space: str | None = None
     previous_spaces: tuple[PreviousVectorSpace, ...] = ()
     retained: tuple[RetainedRevision, ...] = ()
     has_replicas: bool = True
-    """Whether the manifest asks for any pods."""
+    """Indicates that the manifest asks for any pods."""
     is_in_place: bool = False
-    """Whether nothing of the desired revision may run beside what serves."""
+    """Indicates that nothing of the desired revision may run beside what serves."""
     is_serving_broken: bool = False
-    """Whether the serving revision cannot recover; its Deployment is then scaled down before the Service switches."""
+    """Indicates that the serving revision cannot recover; its Deployment is then scaled down before the Service
+    switches.
+    """
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an older revision keeps serving for now."""
+        """Return whether an older revision keeps serving for now."""
         return self.serving != self.desired
 
     @property
-    def is_withheld(self) -> bool:
-        """Whether nothing of the desired revision may run: it is refused, or held where there is no room for both."""
+    def is_blocked(self) -> bool:
+        """Return whether nothing of the desired revision may run: it is refused, or held where there is no room for
+        both.
+
+        A change that is held beside what serves is not blocked: its pods run, and only the switch waits.
+        """
         return self.state == "Refused" or (self.state == "Held" and self.is_in_place)
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is as the manifest asks."""
+        """Return whether everything is as the manifest asks."""
         # Where no pod should run, nothing more can be verified for now.
         return self.is_complete and (self.state in ("Done", "Held") or not self.has_replicas)
 
@@ -85,7 +91,7 @@ class DesiredRevision:
     """Hash of its pod template."""
     replicas: int
     is_sole_user: bool = False
-    """Whether its pods cannot run beside those of another revision, which the volume of models does not take."""
+    """Indicates that its pods cannot run beside those of another revision, which the volume of models does not take."""
 
 
 def plan_rollout(inputs: PlanInput, desired: DesiredRevision) -> Rollout:
@@ -147,18 +153,14 @@ def _compare_spaces(old: str | None, new: str | None, former_names: frozenset[st
     """Compare the spaces of two revisions. `former_names` are what releases before `vs2-` called the new one."""
     if old is None or new is None:
         return "Unknown"
-    return "Same" if old == new or old in former_names else "Other"
+    return "Same" if old == new or old in former_names else "Different"
 
 
 def is_complete(deployment: DeploymentState, fingerprint: str, replicas: int) -> bool:
     """Return whether the Deployment runs the desired manifest in full, and nothing older."""
-    return (
-        deployment.fingerprint == fingerprint
-        and deployment.is_settled
-        and deployment.updated >= replicas
-        and deployment.available >= replicas
-        and deployment.replicas == deployment.updated == replicas
-    )
+    is_written = deployment.fingerprint == fingerprint and deployment.is_settled
+    has_only_new_pods = deployment.replicas == deployment.updated == replicas
+    return is_written and has_only_new_pods and deployment.available >= replicas
 
 
 def find_candidates(observed: ObservedState, desired: DesiredRevision) -> tuple[PodState, ...]:
@@ -177,16 +179,17 @@ def _is_verified(inputs: PlanInput, desired: DesiredRevision) -> bool:
     """
     observed = inputs.observed
     space = find_vector_space(inputs, desired.revision)
-    if (
-        space is None
-        or observed.find_child(ChildRef("Service", space_name(observed.resource, space))) is None
-    ):
+    if space is None:
+        return False
+    if observed.find_child(ChildRef("Service", space_name(observed.resource, space))) is None:
         return False
     pods = find_candidates(observed, desired)
-    return len(pods) >= desired.replicas and all(
-        pod.self_check is not None and not pod.self_check.problem and pod.space == pod.space_label == space
-        for pod in pods
-    )
+    return len(pods) >= desired.replicas and all(_has_passed(pod, space) for pod in pods)
+
+
+def _has_passed(pod: PodState, space: str) -> bool:
+    """Return whether the check of a pod's vectors found no problem, and the Service of this vector space selects it."""
+    return pod.self_check is not None and not pod.self_check.problem and pod.space == pod.space_label == space
 
 
 def _classify_serving(observed: ObservedState, revision: str, space: str | None) -> ServingState:

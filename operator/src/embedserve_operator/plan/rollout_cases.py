@@ -21,8 +21,10 @@ Alive: it serves, or may recover. Stopped: it is scaled to zero, and its vectors
 have been served, and it does not recover by itself. Unused: it has never made vectors, and will not.
 """
 
-SpaceChange = Literal["Same", "Other", "Unknown"]
-"""Whether the desired revision makes the vector space that is served now; Unknown while one of the two is not known."""
+SpaceChange = Literal["Same", "Different", "Unknown"]
+"""Compares the vector space of the desired revision with the one that is served now; Unknown while one of the two is
+not known.
+"""
 
 Readiness = Literal["Incomplete", "Complete", "Verified"]
 """Progress of the desired revision.
@@ -36,14 +38,14 @@ class RolloutFacts(NamedTuple):
     """Holds what decides whether the desired revision takes over from another one."""
 
     policy: Policy
-    """What the manifest asks for when the vector space changes."""
+    """The value of `spec.rollout.onNewVectorSpace`; InPlace too where only one pod can mount the volume of models."""
     serving: ServingState
     space: SpaceChange
     desired: Readiness
     has_replicas: bool
-    """Whether the manifest asks for any pods."""
+    """Indicates that the manifest asks for any pods."""
     is_held: bool
-    """Whether the manifest holds back another vector space."""
+    """The value of `spec.rollout.hold`: another vector space waits until the user releases it."""
 
 
 class _RolloutCase(NamedTuple):
@@ -71,7 +73,7 @@ def _one_of(*values: str) -> frozenset[str]:
 
 
 ROLLOUT_CASES = (
-    _RolloutCase("Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Other")),
+    _RolloutCase("Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Different")),
     # Without pods of the new model, its vector space cannot be known.
     _RolloutCase(
         "Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Unknown"), has_replicas=_NO
@@ -79,13 +81,13 @@ ROLLOUT_CASES = (
     # No client can have stored its vectors, and there is nothing to roll back to.
     _RolloutCase("Done", serving=_one_of("Unused")),
     # Nothing can be ready beside the old pods, so nothing of the new model is begun.
-    _RolloutCase("Held", policy=_one_of("InPlace"), space=_one_of("Other", "Unknown"), is_held=_YES),
+    _RolloutCase("Held", policy=_one_of("InPlace"), space=_one_of("Different", "Unknown"), is_held=_YES),
     # The user asked for it: no answers until the new pods are ready.
     _RolloutCase("Done", policy=_one_of("InPlace")),
     _RolloutCase("Preparing", has_replicas=_NO),
     _RolloutCase("Preparing", desired=_one_of("Incomplete")),
     _RolloutCase("Checking", desired=_one_of("Complete")),
-    _RolloutCase("Held", space=_one_of("Other", "Unknown"), is_held=_YES),
+    _RolloutCase("Held", space=_one_of("Different", "Unknown"), is_held=_YES),
     _RolloutCase("Done"),
 )
 """The first case that matches decides."""

@@ -32,7 +32,7 @@ class ServedSpec:
 
     spec: EmbeddingServiceSpec
     followed: str
-    """How far the revision has followed the manifest, to be kept with its Deployment."""
+    """The edits of the manifest that the revision has followed, as JSON, to be kept with its Deployment."""
 
 
 class _Followed(View):

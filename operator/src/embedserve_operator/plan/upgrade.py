@@ -25,7 +25,7 @@ _PHASES: dict[UpgradeStep, UpgradePhase] = {
     "Fail": "Failed",
     "Finish": "",
 }
-"""What the Deployment says after each step that writes it."""
+"""The phase that is annotated on the Deployment after each step that writes it."""
 
 
 def plan_upgrade(inputs: PlanInput, deployment: Manifest, fetched: ModelReport | None) -> UpgradeStep:

@@ -1,4 +1,4 @@
-"""This module decides, by a table of cases, when the pods of a service pass to what another release of the operator, or
+"""Decides, by a table of cases, when the pods of a service pass to what another release of the operator, or
 another setting of it, makes of the manifest.
 
 Services take turns: only so many roll at a time, and none begins while one has failed. What a user edits is done at
@@ -18,8 +18,8 @@ failed. With the last two the Deployment stays as it is.
 """
 
 TemplateChange = Literal["None", "Edited", "Upgraded"]
-"""How the pod template should change. Edited: because of the user's manifest, or of what a Job has found out. Upgraded:
-because of the operator.
+"""Says why the pod template should change. Edited: because of the user's manifest, or of what a Job has found out.
+Upgraded: because of the operator.
 """
 
 PodsState = Literal["Ready", "Starting", "Failing"]
@@ -31,8 +31,8 @@ Turn = Literal["Free", "Taken", "Stopped"]
 """Free: fewer services than allowed roll. Taken: as many as allowed do. Stopped: one has failed."""
 
 
-def is_held_back(step: UpgradeStep) -> bool:
-    """Return whether the Deployment stays as it is."""
+def is_deferred(step: UpgradeStep) -> bool:
+    """Return whether the Deployment stays as it is for now, since other services have their turn or one has failed."""
     return step in ("Wait", "Stop")
 
 
@@ -40,7 +40,7 @@ class UpgradeFacts(NamedTuple):
     """Holds what decides about an upgrade of one Deployment."""
 
     phase: UpgradePhase
-    """What the Deployment says."""
+    """The phase that is annotated on the Deployment."""
     template: TemplateChange
     pods: PodsState
     has_ready_pods: bool

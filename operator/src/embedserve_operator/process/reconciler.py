@@ -18,7 +18,7 @@ from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
-from embedserve_operator.plan.upgrade_cases import is_held_back
+from embedserve_operator.plan.upgrade_cases import is_deferred
 from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.queue.upgrade_turns import UpgradeTurns
@@ -122,7 +122,7 @@ class Reconciler:
         """Take a turn of an upgrade, or wait for one, before any other pass can decide."""
         if plan.upgrade == "Begin":
             self.upgrade_turns.begin(key)
-        elif is_held_back(plan.upgrade):
+        elif is_deferred(plan.upgrade):
             self.upgrade_turns.wait(key)
         else:
             self.upgrade_turns.leave(key)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from embedserve_operator.api.status import ServedModel
 from embedserve_operator.apply.results import ApplyFailure
-from embedserve_operator.plan.refused_change import VECTOR_SPACE_CHANGE, describe_refused_change
+from embedserve_operator.plan.blocked_change import VECTOR_SPACE_CHANGE, describe_blocked_change
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.pods import PodState
@@ -37,8 +37,8 @@ class ConditionInputs:
     """Holds what the conditions of a readable resource rest on."""
 
     rollout: Rollout
-    refused: Rollout | None
-    """The change of the model that is refused or not begun; everything else is then about what is done instead."""
+    blocked_change: Rollout | None
+    """The change of the model that is blocked; everything else is then about what is done instead."""
     replicas: int
     """The number of pods that should run."""
     serving_replicas: int
@@ -130,7 +130,7 @@ def _build_progress(inputs: ConditionInputs) -> ConditionValue | None:
 
 def _build_rollout_progress(inputs: ConditionInputs) -> ConditionValue | None:
     """Return how far the pods are from what the manifest asks for; None where they are all that is asked for."""
-    if inputs.refused is not None and inputs.refused.state == "Refused":
+    if inputs.blocked_change is not None and inputs.blocked_change.state == "Refused":
         return ConditionValue("Stalled", "True", VECTOR_SPACE_CHANGE, _describe_stalled(inputs))
     if not inputs.rollout.is_done:
         return _build_pod_progress(inputs)
@@ -157,9 +157,9 @@ def _build_pod_progress(inputs: ConditionInputs) -> ConditionValue:
 
 def _describe_serving(inputs: ConditionInputs, available: int) -> tuple[str, str]:
     """Return the reason and the message while all pods are available."""
-    if inputs.refused is not None:
-        why = describe_refused_change(inputs.refused)
-        reason = PREVIOUS_SERVING if inputs.refused.state == "Refused" else HELD
+    if inputs.blocked_change is not None:
+        why = describe_blocked_change(inputs.blocked_change)
+        reason = PREVIOUS_SERVING if inputs.blocked_change.state == "Refused" else HELD
         return reason, f"revision {inputs.rollout.serving} keeps serving; {why}"
     if inputs.rollout.state == "Held":
         return HELD, _describe_held(inputs)
@@ -177,10 +177,10 @@ def _describe_held(inputs: ConditionInputs) -> str:
 
 
 def _describe_stalled(inputs: ConditionInputs) -> str:
-    """Describe the refused change, and what keeps the other changes of the manifest from being done."""
-    if inputs.refused is None:
-        raise ValueError("no change is refused")
-    message = describe_refused_change(inputs.refused)
+    """Describe the blocked change, and what keeps the other changes of the manifest from being done."""
+    if inputs.blocked_change is None:
+        raise ValueError("no change is blocked")
+    message = describe_blocked_change(inputs.blocked_change)
     if inputs.failure is None:
         return message
     return f"{message}. The other changes of the manifest fail: {inputs.failure.reason}: {inputs.failure.message}"

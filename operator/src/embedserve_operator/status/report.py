@@ -60,9 +60,9 @@ def _report_refusal(refusal: SpecRefusal, observed: ObservedState) -> EmbeddingS
     """Return the status of a spec that is not carried out: that of what serves, with the reason of the refusal."""
     serving = observed.find_deployment(observed.serving_revision or "")
     status = _keep_published_status(observed, build_refused_conditions(refusal.failure, serving))
-    if refusal.withheld is None:
+    if refusal.blocked_change is None:
         return status
-    rollout = build_rollout_status(refusal.withheld.inputs, refusal.withheld.rollout)
+    rollout = build_rollout_status(refusal.blocked_change.inputs, refusal.blocked_change.rollout)
     return status.model_copy(update={"rollout": rollout})
 
 
@@ -113,7 +113,7 @@ def _report_decision(decision: Decision, plan: Plan, failure: ApplyFailure | Non
         model=_add_progress(model, plan),
         fetch=preparation.fetch,
         conversion=preparation.conversion,
-        rollout=build_rollout_status(inputs, decision.withheld or rollout),
+        rollout=build_rollout_status(inputs, decision.blocked_change or rollout),
         hardware=_build_hardware(decision),
         autoscaling=autoscaling,
     )
@@ -153,7 +153,7 @@ def _collect_condition_inputs(decision: Decision, failure: ApplyFailure | None) 
     is_held = rollout.state == "Held"
     return ConditionInputs(
         rollout=rollout,
-        refused=decision.withheld,
+        blocked_change=decision.blocked_change,
         replicas=desired.replicas,
         serving_replicas=_choose_serving_replicas(decision),
         is_suspended=spec.suspend,

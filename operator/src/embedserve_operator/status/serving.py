@@ -120,5 +120,5 @@ def build_rollout_status(inputs: PlanInput, rollout: Rollout) -> RolloutStatus |
         else published.size_bytes
         if published is not None
         else None,
-        url=None if space is None or rollout.is_withheld else service.format_url(observed.resource, space),
+        url=None if space is None or rollout.is_blocked else service.format_url(observed.resource, space),
     )
