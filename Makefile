@@ -116,7 +116,7 @@ census-online: setup ## the census with the real repositories, where a hub can b
 soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; model changes in any order; services that follow real load
 	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/server/test_stress.py
 	EMBEDSERVE_MEMORY_ROUNDS=20 $(BIN)/pytest tests/runtime/process/test_memory_limit.py -o timeout=7200
-	EMBEDSERVE_ROLLOUT_EXAMPLES=3000 $(BIN)/pytest tests/operator/plan/test_rollout_machine.py -o timeout=1200
+	EMBEDSERVE_ROLLOUT_EXAMPLES=5000 $(BIN)/pytest tests/operator/plan/test_rollout_machine.py -o timeout=7200  # ten minutes
 	$(BIN)/python -m e2e.cluster images
 	$(BIN)/pytest e2e -m soak
 

@@ -183,3 +183,48 @@ def test_a_repository_that_does_not_exist_is_told_while_nothing_is_made(service:
     assert ready is not None
     assert ready["status"] == "False"
     missing.delete()
+
+
+def test_a_claim_that_an_administrator_enlarges_stays_so_large(
+    service: MakeService, kubectl: Kubectl, namespace: str
+) -> None:
+    growing = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "growing"},
+        "provisioner": "rancher.io/local-path",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": True,
+    }
+    kubectl.apply(json.dumps(growing))
+    enlarged = service("enlarged")
+
+    def spec(size: str, mark: str) -> Object:
+        volume = {"size": size, "storageClassName": "growing", "whenDeleted": "Delete"}
+        return hub_spec(cache={"volume": volume}, service={"annotations": {"mark": mark}})
+
+    def size() -> str:
+        return str(enlarged.child("persistentvolumeclaims")["spec"]["resources"]["requests"]["storage"])
+
+    enlarged.apply(spec("1Gi", "first"))
+    enlarged.wait_serving()
+    name = enlarged.child("persistentvolumeclaims")["metadata"]["name"]
+    patch = json.dumps({"spec": {"resources": {"requests": {"storage": "2048Mi"}}}})
+    kubectl("patch", "persistentvolumeclaim", name, "--namespace", namespace, "--patch", patch)
+    for mark in ("second", "third"):
+        enlarged.apply(spec("1Gi", mark))
+        found = enlarged.wait_serving()
+        assert {one["reason"] for one in found["status"]["conditions"]}.isdisjoint(
+            {"FieldConflict", "ChildRefused"}
+        )
+        wait_until(
+            f"the Service is marked {mark}",
+            lambda mark=mark: enlarged.child("services")["metadata"]["annotations"].get("mark") == mark,  # type: ignore[misc]
+            timeout_s=PATIENCE_S,
+        )
+        assert size() in ("2048Mi", "2Gi")
+    enlarged.apply(spec("3Gi", "third"))
+    wait_until("the manifest enlarges it further", lambda: size() == "3Gi", timeout_s=PATIENCE_S)
+    enlarged.wait_serving()
+    enlarged.delete()
+    kubectl("delete", "storageclass", "growing")

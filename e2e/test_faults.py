@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.fault_proxy import Fault, FaultProxy, Request
+from e2e.fault_proxy import SLOW_S, Fault, FaultProxy, Request
 from e2e.outside import Operator, operators
 from e2e.services import PATIENCE_S, Service, hub_spec
 
@@ -126,6 +126,21 @@ def test_an_api_server_that_answers_badly_is_got_along_with(
     assert writes_about_others(operator, began) == []
     proxy.fault = "None"
     changing.wait_condition("Ready", "True", "Suspended")
+
+
+def test_a_leader_whose_api_server_takes_three_seconds_for_each_answer_stays_the_leader(
+    operator: Operator, changing: Service
+) -> None:
+    began = time.monotonic()
+    operator.proxy.fault = "Slow"
+    for mark in ("slow-1", "slow-2"):
+        changing.apply(spec(mark))
+        wait_acted_on(changing, mark)
+    wait_until("a minute has passed", lambda: time.monotonic() - began > AWAY_S, timeout_s=AWAY_S + 30)
+    renewals = [one for one in operator.proxy.passed if one.at > began and one.is_of_lease and one.is_write]
+    print(f"\n{len(renewals)} renewals of the Lease within {AWAY_S} s, {SLOW_S} s an answer")
+    assert operator.ends == []
+    assert {one.status for one in renewals} == {200}
 
 
 @pytest.mark.parametrize("ends", [FaultProxy.cut_watches, FaultProxy.tell_gone], ids=["cut", "410 Gone"])

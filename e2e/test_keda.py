@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,3 +110,36 @@ def test_a_service_that_nobody_wakes_goes_to_zero_and_comes_back(scaled: Service
     scaled.apply(scaled_spec(minReplicas=0, triggers=[always]))
     scaled.wait_serving()
     assert len(scaled.embed("awake")) == 1
+
+
+def test_a_service_changes_its_autoscaler_and_back_without_losing_a_pod(
+    cluster: Cluster, scaled: Service
+) -> None:
+    """From KEDA to a HorizontalPodAutoscaler of the operator's own, and to KEDA again."""
+    scaled.apply(scaled_spec(minReplicas=2))
+    scaled.wait_for("two pods", lambda found: ready(found) == 2)
+    replicas: list[int] = []
+
+    def is_scaled_by(keda_decides: bool) -> bool:
+        (deployment,) = scaled.children("deployments")
+        replicas.append(deployment["spec"]["replicas"])
+        autoscalers = [one["metadata"]["name"] for one in scaled.children("horizontalpodautoscalers")]
+        has_object = bool(scaled.children("scaledobjects"))
+        by_keda = [name.startswith("keda-hpa-") for name in autoscalers]
+        return has_object is keda_decides and by_keda == [keda_decides]
+
+    with asking(scaled) as load:
+        for keda_decides in (False, True):
+            began = time.monotonic()
+            upgrade(cluster, "--set", f"keda.enabled={str(keda_decides).lower()}")
+            wait_until(
+                f"{'KEDA' if keda_decides else 'the operator'} decides",
+                lambda by=keda_decides: is_scaled_by(by),  # type: ignore[misc]
+                timeout_s=PATIENCE_S,
+            )
+            print(
+                f"\nwith the chart's upgrade, {time.monotonic() - began:.0f} s until one autoscaler was left"
+            )
+            scaled.wait_condition("ScalingActive", "True", "Scaling")
+    assert load.failed == []
+    assert min(replicas) >= 2
