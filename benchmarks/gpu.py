@@ -225,9 +225,9 @@ def compile_kernels(case: Case, folder: Path) -> None:
         loaded.run(random_batch(work.lengths))
 
 
-def prepare(cases: Sequence[Case], place: Path, processes: int) -> dict[str, Path]:
+def prepare(cases: Sequence[Case], parent: Path, processes: int) -> dict[str, Path]:
     """The folder of each model, without those that could not be written."""
-    folders = {case.shape.name: place / case.shape.name for case in cases}
+    folders = {case.shape.name: parent / case.shape.name for case in cases}
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         started = time.perf_counter()
         written = [pool.submit(write, case.shape, folders[case.shape.name]) for case in unlike(cases)]
@@ -326,8 +326,8 @@ def main() -> None:
         "peak_tflops": round(peak / 1e12),
     }
     cases = [case for case in CASES if arguments.only in case.shape.name]
-    with tempfile.TemporaryDirectory() as place:
-        folders = prepare(cases, Path(place), arguments.processes)
+    with tempfile.TemporaryDirectory() as parent:
+        folders = prepare(cases, Path(parent), arguments.processes)
         for case in cases:
             if case.shape.name not in folders:
                 continue

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from benchmarks.command_line import RESULTS, parser_of
-from benchmarks.outputs import ALL, Place, Size, runner_of, save_like_bge_m3
+from benchmarks.outputs import ALL, Hardware, Size, runner_of, save_like_bge_m3
 from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
@@ -59,8 +59,8 @@ Cosines = dict[str, float]
 def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
     """Mean-pooled vectors against transformers'."""
     case = CASES[number]
-    with TemporaryDirectory() as place:
-        folder = Path(place)
+    with TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         reference = case.build(folder)
         encoder = families.describe(read_folder(folder))
         engine = TorchEngine(encoder, Weights(encoder, Checkpoint.open(folder)), _device(), dtype)
@@ -74,10 +74,10 @@ def of_encoder(number: int, dtype: torch.dtype) -> Cosines:
 
 def of_routes(name: str, dtype: torch.dtype) -> Cosines:
     """Vectors of queries and of documents against sentence-transformers'."""
-    with TemporaryDirectory() as place:
-        folder = Path(place) / "model"
+    with TemporaryDirectory() as folder_name:
+        folder = Path(folder_name) / "model"
         torch.manual_seed(1)
-        model = saved_pipeline(folder, *CHAINS[name](Bare(Path(place))), **PROMPTS)
+        model = saved_pipeline(folder, *CHAINS[name](Bare(Path(folder_name))), **PROMPTS)
         (runner,) = build_runners(
             card_of(folder),
             ModelTensors(folder),
@@ -99,13 +99,13 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
 
 def of_heads(model: str, dtype: torch.dtype) -> Cosines:
     """Each output of the two models against the same on the CPU in float32."""
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as folder_name:
         folder, outputs, settings = splade_folder(), Output.SPARSE, {"task": "sparse"}
         if model != "SPLADE":
-            folder, outputs, settings = Path(place), ALL, {}
+            folder, outputs, settings = Path(folder_name), ALL, {}
             save_like_bge_m3(folder, Size(layers=4, width=192, heads=3))
-        exact = runner_of(folder, Place("cpu", 1), **settings)
-        reduced = runner_of(folder, Place("cuda", 1), precision=_name(dtype), **settings)
+        exact = runner_of(folder, Hardware("cpu", 1), **settings)
+        reduced = runner_of(folder, Hardware("cuda", 1), precision=_name(dtype), **settings)
         ids = TextTokenizer.from_card(exact.card).encode(parity_texts(24), "", TruncationRules(truncate=True))
         got, want = (_rows(runner, PackedBatch.pack(ids), outputs) for runner in (reduced, exact))
     return {f"{model}, {name}": float(compute_cosines(got[name], rows).min()) for name, rows in want.items()}

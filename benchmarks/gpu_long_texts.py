@@ -86,8 +86,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for work in WORKS:
         if arguments.only in work.shape.name:
-            with tempfile.TemporaryDirectory() as place:
-                measure(work, Path(place) / "model")
+            with tempfile.TemporaryDirectory() as parent:
+                measure(work, Path(parent) / "model")
 
 
 if __name__ == "__main__":

@@ -103,8 +103,8 @@ def main() -> None:
     arguments = parser.parse_args()
     eight_bit = None if arguments.precision == "bfloat16" else EightBit(arguments.precision)
     shape = SHAPES[arguments.model]
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent)
         shape.save(folder)
         encoder = families.describe(read_folder(folder))
         weights = Weights(encoder, Checkpoint.open(folder))

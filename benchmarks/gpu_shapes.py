@@ -154,7 +154,7 @@ def flops(encoder: Encoder, lengths: Lengths) -> float:
 
 def _pairs(attention: Attention, length: int) -> int:
     """How many keys all queries of a sequence see together."""
-    places = np.arange(length)
+    positions = np.arange(length)
     window = length if attention.window is None else attention.window
     ahead = 0 if attention.causal else window
-    return int((np.minimum(places + ahead, length - 1) - np.maximum(places - window, 0) + 1).sum())
+    return int((np.minimum(positions + ahead, length - 1) - np.maximum(positions - window, 0) + 1).sum())

@@ -83,7 +83,7 @@ def by_own_stream(batch: int, server: NullServer, texts: Sequence[str]) -> int:
 
 
 def measure(way: Way, server: NullServer, texts: Sequence[str]) -> Rate:
-    shares = [texts[place::PARALLEL] for place in range(PARALLEL)]
+    shares = [texts[index::PARALLEL] for index in range(PARALLEL)]
     way(server, texts[:200])
     before, started = server.cpu_seconds(), time.perf_counter()
     with ThreadPoolExecutor(PARALLEL) as threads:
@@ -100,7 +100,7 @@ def main() -> None:
         "--batch", type=int, default=32, help="texts of a request, and of a message of our own"
     )
     options = parser.parse_args()
-    texts = [" ".join(WORDS[(place + k) % len(WORDS)] for k in range(10)) for place in range(options.texts)]
+    texts = [" ".join(WORDS[(index + k) % len(WORDS)] for k in range(10)) for index in range(options.texts)]
     batch = options.batch
     ways: dict[str, Way] = {
         f"HTTP /embed, {batch} texts": partial(by_http, "/embed", JSON, batch),

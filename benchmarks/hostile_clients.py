@@ -69,8 +69,8 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A server, for clients."""
+class ServerAddress:
+    """The process and address of the server that clients connect to."""
 
     pid: int
     host: str
@@ -96,10 +96,12 @@ def good_client(host: str, port: int, seconds: float) -> list[float]:
 # -- the cases: each brings its clients up, counts them, and takes them away
 
 
-Case = Callable[[Place, Chosen], "contextlib.AbstractAsyncContextManager[int]"]
+Case = Callable[[ServerAddress, Chosen], "contextlib.AbstractAsyncContextManager[int]"]
 
 
-async def connected(place: Place, number: int = 0, receive_buffer: int | None = None) -> socket.socket:
+async def connected(
+    server: ServerAddress, number: int = 0, receive_buffer: int | None = None
+) -> socket.socket:
     """number: of the client; every some thousands have another address."""
     sock = socket.socket()
     sock.setblocking(False)
@@ -107,7 +109,7 @@ async def connected(place: Place, number: int = 0, receive_buffer: int | None = 
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     try:
         sock.bind((f"127.0.0.{2 + number // OF_ONE_ADDRESS}", 0))
-        await asyncio.get_running_loop().sock_connect(sock, (place.host, place.port))
+        await asyncio.get_running_loop().sock_connect(sock, (server.host, server.port))
     except OSError:
         sock.close()
         raise
@@ -115,12 +117,14 @@ async def connected(place: Place, number: int = 0, receive_buffer: int | None = 
 
 
 @asynccontextmanager
-async def idle(place: Place, chosen: Chosen) -> AsyncIterator[int]:
+async def idle(server: ServerAddress, chosen: Chosen) -> AsyncIterator[int]:
     max_sockets = min(chosen.idle, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES)
     opened: list[socket.socket] = []
     try:
         for start in range(0, max_sockets, AT_ONCE):
-            several = (connected(place, number) for number in range(start, min(start + AT_ONCE, max_sockets)))
+            several = (
+                connected(server, number) for number in range(start, min(start + AT_ONCE, max_sockets))
+            )
             found = await asyncio.gather(*several, return_exceptions=True)
             opened += [one for one in found if isinstance(one, socket.socket)]
         yield len(opened)
@@ -159,11 +163,11 @@ BEGINNINGS = (
 )
 
 
-def slow(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
+def slow(server: ServerAddress, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
     loop = asyncio.get_running_loop()
 
     async def work(number: int) -> None:
-        with contextlib.closing(await connected(place)) as sock:
+        with contextlib.closing(await connected(server)) as sock:
             await loop.sock_sendall(sock, BEGINNINGS[number % 2])
             while True:
                 await loop.sock_sendall(sock, b" ")
@@ -172,11 +176,11 @@ def slow(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]
     return working(SLOW, work)
 
 
-def endless(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
+def endless(server: ServerAddress, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
     loop, block = asyncio.get_running_loop(), b"x: y\r\n" * 2_000
 
     async def work(_: int) -> None:
-        with contextlib.closing(await connected(place)) as sock:
+        with contextlib.closing(await connected(server)) as sock:
             await loop.sock_sendall(sock, b"GET /info HTTP/1.1\r\nhost: a\r\n")
             while True:
                 await loop.sock_sendall(sock, block)
@@ -185,7 +189,7 @@ def endless(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[i
 
 
 @asynccontextmanager
-async def unread(place: Place, _: Chosen) -> AsyncIterator[int]:
+async def unread(server: ServerAddress, _: Chosen) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
     large = build_post("/embed", {"inputs": ["a"] * UNREAD_INPUTS})
     turn = asyncio.Semaphore(4)  # more at once would find a full queue
@@ -193,7 +197,7 @@ async def unread(place: Place, _: Chosen) -> AsyncIterator[int]:
 
     async def ask(number: int) -> None:
         async with turn:
-            sock = await connected(place, number, SMALL_BUFFER)
+            sock = await connected(server, number, SMALL_BUFFER)
             opened.append(sock)
             await loop.sock_sendall(sock, large)
             await loop.sock_recv(sock, 12)  # it is being sent
@@ -206,13 +210,13 @@ async def unread(place: Place, _: Chosen) -> AsyncIterator[int]:
             sock.close()
 
 
-def dropped(place: Place, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
+def dropped(server: ServerAddress, _: Chosen) -> contextlib.AbstractAsyncContextManager[int]:
     loop, chance = asyncio.get_running_loop(), random.Random(0)
     whole = build_post("/embed", {"inputs": ["some words of a text"] * 20})
 
     async def work(_: int) -> None:
         for _ in range(1_000):
-            with contextlib.closing(await connected(place)) as sock:
+            with contextlib.closing(await connected(server)) as sock:
                 if sent := chance.choice((0, 10, len(whole) // 2, len(whole) - 1, len(whole))):
                     await loop.sock_sendall(sock, whole[:sent])
                 await asyncio.sleep(chance.choice((0.0, 0.0, 0.01)))
@@ -245,22 +249,22 @@ def threads_of(pid: int) -> int:
 class Table:
     """One server, measured by one good client."""
 
-    def __init__(self, place: Place, pool: ProcessPoolExecutor) -> None:
-        self._place = place
+    def __init__(self, server: ServerAddress, pool: ProcessPoolExecutor) -> None:
+        self._server = server
         self._pool = pool
 
     async def row(self, name: str, moment: str, clients: int, seconds: float) -> None:
         """memory and files: the most that was seen in the time; threads: at its end."""
-        place, loop = self._place, asyncio.get_running_loop()
-        asking = loop.run_in_executor(self._pool, good_client, place.host, place.port, seconds)
+        server, loop = self._server, asyncio.get_running_loop()
+        asking = loop.run_in_executor(self._pool, good_client, server.host, server.port, seconds)
         memory = files = 0
         while not asking.done():
-            memory, files = max(memory, resident_bytes(place.pid)), max(files, files_of(place.pid))
+            memory, files = max(memory, resident_bytes(server.pid)), max(files, files_of(server.pid))
             await asyncio.wait((asking,), timeout=0.5)
         took = await asking
         p50, p99 = latencies(took)
         print(
-            f"{name:10}{moment:8}{clients:8,}{memory / MIB:10,.0f}{files:8,}{threads_of(place.pid):9}"
+            f"{name:10}{moment:8}{clients:8,}{memory / MIB:10,.0f}{files:8,}{threads_of(server.pid):9}"
             f"{len(took):10,}{p50:>9}{p99:>9}",
             flush=True,
         )
@@ -268,7 +272,7 @@ class Table:
     async def until_let_go(self, files: int) -> None:
         """The server has hardly more files open than before, or a bounded time has passed."""
         ends = time.monotonic() + AFTER_SECONDS
-        while files_of(self._place.pid) > files + FEW_FILES and time.monotonic() < ends:  # noqa: ASYNC110  # of another process
+        while files_of(self._server.pid) > files + FEW_FILES and time.monotonic() < ends:  # noqa: ASYNC110  # of another process
             await asyncio.sleep(0.1)
 
 
@@ -280,8 +284,8 @@ def latencies(took: list[float]) -> tuple[str, str]:
     return f"{cuts[49] * 1e3:.1f}", f"{cuts[98] * 1e3:.1f}"
 
 
-async def measure(place: Place, chosen: Chosen, pool: ProcessPoolExecutor) -> None:
-    table = Table(place, pool)
+async def measure(server: ServerAddress, chosen: Chosen, pool: ProcessPoolExecutor) -> None:
+    table = Table(server, pool)
     print(
         f"{'case':10}{'moment':8}{'clients':>8}{'memory MB':>10}{'files':>8}{'threads':>9}"
         f"{'answers':>10}{'p50 ms':>9}{'p99 ms':>9}"
@@ -289,9 +293,9 @@ async def measure(place: Place, chosen: Chosen, pool: ProcessPoolExecutor) -> No
     for name, case in CASES.items():
         if chosen.only not in name:
             continue
-        files = files_of(place.pid)
+        files = files_of(server.pid)
         await table.row(name, "before", 0, chosen.seconds)
-        async with case(place, chosen) as clients:
+        async with case(server, chosen) as clients:
             await table.row(
                 name, "during", clients, chosen.drop_seconds if name == "dropped" else chosen.seconds
             )
@@ -331,8 +335,8 @@ def main() -> None:
     chosen = Chosen(**vars(arguments()))
     context = multiprocessing.get_context("spawn")
     with all_files(), ProcessPoolExecutor(1, mp_context=context) as pool, server() as started:
-        place = Place(started.pid, started.host, started.port)
-        asyncio.run(measure(place, chosen, pool))
+        address = ServerAddress(started.pid, started.host, started.port)
+        asyncio.run(measure(address, chosen, pool))
         bugs = started.list_new_errors()
         print(f"lines of the server's log that tell of a bug: {len(bugs)}")
         for line in bugs[:3]:

@@ -44,8 +44,8 @@ def read_peak(pid: int) -> int:
 
 
 def measure(name: str, layers: int, cpus: int, rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "model"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "model"
         save_random_model(name, folder, layers=layers)
         settings: dict[str, dict[str, Any]] = {
             "model": {"source": str(folder), "pooling": "mean"},
@@ -54,7 +54,7 @@ def measure(name: str, layers: int, cpus: int, rounds: int) -> None:
         plan, load = plan_server(folder, load_config(flags=settings), cpus)
         bounds = {"max_batch_tokens": load.batch_tokens, "max_queue_inputs": load.queue_inputs}
         settings |= {"batching": bounds, "server": {"max_pending_bytes": load.pending_bytes}}
-        with start_monitored_server(folder, Path(place) / "server", settings) as server:
+        with start_monitored_server(folder, Path(parent) / "server", settings) as server:
             bodies = build_worst_mix(load.max_length, load.queue_inputs, 16 * 2**20)
             statuses = send_worst_mix(server.server.address, bodies, rounds)
             peak = sum(map(read_peak, (server.pid, *list_front_ends(server.server))))

@@ -61,8 +61,8 @@ SIZES = {"base": Size(12, 768, 12), "BGE-M3": Size(24, 1024, 16)}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What runs the models. device: cpu or cuda."""
+class Hardware:
+    """The device that runs the models, "cpu" or "cuda", and the threads that an engine on the CPU takes."""
 
     device: str
     threads: int
@@ -100,9 +100,9 @@ def save_like_gte_multilingual(folder: Path, size: Size) -> None:
     xlm_roberta_tokenizer(folder)
 
 
-def runner_of(folder: Path, place: Place, *, precision: str = "auto", **model: str) -> Runner:
-    kind = "torch" if place.device == "cuda" else "auto"
-    engine = {"threads": place.threads, "kind": kind, "precision": precision}
+def runner_of(folder: Path, hardware: Hardware, *, precision: str = "auto", **model: str) -> Runner:
+    kind = "torch" if hardware.device == "cuda" else "auto"
+    engine = {"threads": hardware.threads, "kind": kind, "precision": precision}
     return load_runner(load_config(flags={"model": {"source": str(folder), **model}, "engine": engine}))
 
 
@@ -136,13 +136,13 @@ def through(runner: Runner, work: Sequence[tuple[PackedBatch, Output]]) -> None:
         one.results()
 
 
-def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
+def of_splade(hardware: Hardware, texts: int) -> Mapping[str, Callable[[], object]]:
     """From text to vectors, in batches of 32; the longest first, as sentence-transformers sorts them."""
-    runner = runner_of(splade_folder(), place, task="sparse")
+    runner = runner_of(splade_folder(), hardware, task="sparse")
     tokenizer = TextTokenizer.from_card(runner.card)
     given = parity_texts(2 * texts)
-    oracle = SparseEncoder(str(splade_folder()), device=place.device)
-    if place.device == "cuda":
+    oracle = SparseEncoder(str(splade_folder()), device=hardware.device)
+    if hardware.device == "cuda":
         oracle = oracle.to(torch.bfloat16)
     oracle.max_seq_length = runner.card.max_length
 
@@ -153,7 +153,7 @@ def of_splade(place: Place, texts: int) -> Mapping[str, Callable[[], object]]:
 
     def theirs() -> None:
         oracle.encode(given, batch_size=32)
-        if place.device == "cuda":
+        if hardware.device == "cuda":
             torch.cuda.synchronize()
 
     return {"SPLADE": ours, "SPLADE, sentence-transformers": theirs}
@@ -184,20 +184,20 @@ def main() -> None:
     parser.add_argument("--only", choices=("bge", "gte", "splade"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    place = Place(options.device, options.threads)
-    size = options.size or ("base" if place.device == "cpu" else "BGE-M3")
+    hardware = Hardware(options.device, options.threads)
+    size = options.size or ("base" if hardware.device == "cpu" else "BGE-M3")
     models = {"bge": (save_like_bge_m3, size), "gte": (save_like_gte_multilingual, "base")}
     for name, (save, of_size) in models.items():
         if options.only not in (None, name):
             continue
         with TemporaryDirectory() as folder:
             save(Path(folder), SIZES[of_size])
-            runner = runner_of(Path(folder), place)
+            runner = runner_of(Path(folder), hardware)
             shape = f"size of {of_size}, {options.texts} texts of {options.tokens} tokens"
             print(f"{name}: {shape}, {runner.engine.precision}")
             report(of_outputs(runner, options.texts, options.tokens), options.rounds)
     if options.only in (None, "splade"):
-        report(of_splade(place, options.texts), options.rounds)
+        report(of_splade(hardware, options.texts), options.rounds)
 
 
 if __name__ == "__main__":

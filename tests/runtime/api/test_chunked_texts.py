@@ -42,13 +42,13 @@ class Reference:
         """The vector of each chunk of a text, the number of its tokens, and where it lies."""
         read = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         size = MAX_TOKENS - 2
-        ids, places = (
+        ids, offsets = (
             [values[start : start + size] for start in range(0, len(values), size)]
             for values in (read["input_ids"], read["offset_mapping"])
         )
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         vectors = [unit(self.states([first, *part, last]).mean(axis=0)) for part in ids]
-        return np.stack(vectors), [*map(len, ids)], [(part[0][0], part[-1][1]) for part in places]
+        return np.stack(vectors), [*map(len, ids)], [(part[0][0], part[-1][1]) for part in offsets]
 
 
 def unit(vector: FloatArray) -> FloatArray:
@@ -104,7 +104,7 @@ async def test_late_chunking_is_one_forward_of_all_inputs_pooled_by_input(
 async def test_a_long_input_in_chunks_has_the_vectors_of_its_parts(
     minilm_runner: Runner, reference: Reference
 ) -> None:
-    want, tokens, places = reference.chunks(LONG)
+    want, tokens, offsets = reference.chunks(LONG)
     assert len(want) == 3
     async with serve_in_process(model=minilm_runner) as server:
         items = await embeddings(server, ["hello", LONG], overflow="chunk")
@@ -113,9 +113,9 @@ async def test_a_long_input_in_chunks_has_the_vectors_of_its_parts(
     assert [(item["index"], item["chunk"]) for item in items] == [(0, 0), (1, 0), (1, 1), (1, 2)]
     assert items[0]["embedding"] == plain[0]["embedding"]
     np.testing.assert_allclose([item["embedding"] for item in items[1:]], want, atol=FP32_MAX_ABS_DIFF)
-    assert [(item["start"], item["end"]) for item in items[1:]] == places
+    assert [(item["start"], item["end"]) for item in items[1:]] == offsets
     np.testing.assert_allclose(content["chunks"][1], want, atol=FP32_MAX_ABS_DIFF)
-    assert content["chunk_spans"] == [[[0, 5]], [[*place] for place in places]]
+    assert content["chunk_spans"] == [[[0, 5]], [[*span] for span in offsets]]
     assert content["token_counts"] == [1 + SPECIAL_TOKENS, sum(tokens) + SPECIAL_TOKENS * len(tokens)]
     assert "dense" not in content
 

@@ -49,7 +49,7 @@ async def read_reused(server: InProcessServer) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("texts", [["a"] * 5, ["a", "b", "a", "c", "b"], [f"{n % 40}" for n in range(200)]])
-async def test_a_text_that_a_request_has_twice_runs_once_and_is_answered_in_its_places(
+async def test_a_text_that_a_request_has_twice_runs_once_and_is_answered_at_each_index(
     texts: list[str],
 ) -> None:
     counting = Counting()
@@ -145,7 +145,7 @@ async def test_inputs_that_ended_while_others_of_the_request_ran_are_there() -> 
         assert (await second).status_code == 200
 
 
-async def test_an_error_names_the_input_by_its_place_in_the_request() -> None:
+async def test_an_error_names_the_input_by_its_index_in_the_request() -> None:
     async with serve_in_process(batching=CACHE) as server:
         await embed(server, ["one", "two"])
         refused = await embed(server, ["one", "two", "", "three"])

@@ -77,7 +77,9 @@ def check_counted_once(server: InProcessServer, status: int) -> None:
     series, numbers = server.metrics.series, server.metrics.requests.row
 
     def counts(family: MetricFamily) -> dict[tuple[str, ...], float]:
-        return {labels: numbers[place] for labels, place in family.offsets().items() if numbers[place]}
+        return {
+            labels: numbers[position] for labels, position in family.offsets().items() if numbers[position]
+        }
 
     ((route, _), *_) = counts(series.requests)
     assert counts(series.requests) == {(route, str(status)): 1}

@@ -216,7 +216,7 @@ async def test_native_tokens_hidden_states_and_vectors_come_from_one_pass() -> N
     )
 
 
-async def test_native_places_of_tokens_do_not_count_the_prompt() -> None:
+async def test_native_offsets_of_tokens_do_not_count_the_prompt() -> None:
     body = {"inputs": "hello", "outputs": ["tokens"], "prompt_name": "query"}
     tokens = (await post("/v1/encode", body)).json()["tokens"][0]
     assert [(t["text"], t["start"], t["end"]) for t in tokens[1:4]] == [

@@ -208,7 +208,7 @@ def test_what_is_no_json_is_malformed(content: bytes, words: str) -> None:
         ),
     ],
 )
-def test_half_a_surrogate_pair_is_called_so_and_placed(content: bytes, where: str, half: str) -> None:
+def test_half_a_surrogate_pair_is_named_with_its_field(content: bytes, where: str, half: str) -> None:
     with pytest.raises(MalformedBody) as failure:
         read_json(tei.EmbedBody, content)
     assert failure.value.message.startswith(f"{NOT_JSON}{where} has half a surrogate pair, {half}: ")

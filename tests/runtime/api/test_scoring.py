@@ -52,7 +52,7 @@ async def post(path: str, body: Any, card: ModelCard) -> Any:
 
 
 def ranking(scores: FloatArray) -> list[int]:
-    return sorted(range(len(scores)), key=lambda place: (-scores[place], place))
+    return sorted(range(len(scores)), key=lambda index: (-scores[index], index))
 
 
 @pytest.mark.parametrize("raw", [False, True])

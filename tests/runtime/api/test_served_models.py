@@ -73,14 +73,14 @@ async def test_bge_m3_gives_its_three_outputs_of_one_request(tmp_path: Path) -> 
     async with serve_in_process(model=model_in(tmp_path)) as server:
         content = (await server.client.post("/v1/encode", json=body)).json()
         by_tei = (await server.client.post("/embed_sparse", json={"inputs": body["inputs"]})).json()
-    for place, text in enumerate(test_bge_m3.TEXTS):
+    for index, text in enumerate(test_bge_m3.TEXTS):
         dense, weights, vectors = m3.reference(m3.ids(text))
-        np.testing.assert_allclose(content["dense"][place], normalize(dense[None])[0], atol=FP32_MAX_ABS_DIFF)
-        sparse = content["sparse"][place]
+        np.testing.assert_allclose(content["dense"][index], normalize(dense[None])[0], atol=FP32_MAX_ABS_DIFF)
+        sparse = content["sparse"][index]
         got_weights = dict(zip(sparse["indices"], sparse["values"], strict=True))
         assert got_weights == pytest.approx(weights, abs=FP32_MAX_ABS_DIFF)
-        assert {entry["index"]: entry["value"] for entry in by_tei[place]} == got_weights
-        np.testing.assert_allclose(content["multi_vector"][place], vectors, atol=FP32_MAX_ABS_DIFF)
+        assert {entry["index"]: entry["value"] for entry in by_tei[index]} == got_weights
+        np.testing.assert_allclose(content["multi_vector"][index], vectors, atol=FP32_MAX_ABS_DIFF)
 
 
 async def test_queries_of_a_model_without_inference_for_them_take_their_own_way_on_every_route(

@@ -1,4 +1,5 @@
-"""Tokens and texts of a model whose queries have a tokenizer of their own, in which two words have changed places."""
+"""Tokens and texts of a model whose queries have a tokenizer of their own, in which two tokens have exchanged their
+ids."""
 
 from __future__ import annotations
 

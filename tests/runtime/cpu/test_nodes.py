@@ -115,7 +115,7 @@ def test_the_nodes_of_a_process_are_those_of_its_cpus(
     assert frozenset().union(*(node.cpus for node in nodes)) == mask
 
 
-def test_the_place_of_this_process_is_told_by_its_kernel() -> None:
+def test_the_kernel_says_where_this_process_runs() -> None:
     placement = read_placement()
     assert placement.cpus == os.sched_getaffinity(0)
     assert placement.last < (os.cpu_count() or 1)

@@ -32,9 +32,9 @@ OWN = read_nice()
     [
         pytest.param(give_way, min(OWN + GIVE_WAY_BY, MAX_NICE), id="it gives way to the others"),
         pytest.param(lambda: raise_nice(OWN - 1), OWN, id="it is never put before them"),
-        pytest.param(lambda: raise_nice(100), MAX_NICE, id="no further than the last place"),
+        pytest.param(lambda: raise_nice(100), MAX_NICE, id="no further than the lowest priority"),
     ],
 )
-def test_a_thread_changes_its_own_place_alone(function: Callable[[], None], want: int) -> None:
+def test_a_thread_changes_its_own_priority_alone(function: Callable[[], None], want: int) -> None:
     assert run_in_thread(function) == want
     assert read_nice() == OWN

@@ -210,8 +210,8 @@ class Naive:
         table = self._norm(self.values["relative_embeddings.weight"], scheme.norm, "relative_embeddings.norm")
         own = "" if scheme.shared_projections else "position_"
         shape = (len(table), attention.heads, attention.head_size)
-        places = np.arange(len(query))
-        rows = rows_of(places[:, None] - places[None, :], scheme)
+        positions = np.arange(len(query))
+        rows = rows_of(positions[:, None] - positions[None, :], scheme)
         scores = np.zeros(rows.shape)
         if scheme.content_to_position:
             position_key = self._linear(table, f"{name}.{own}key").reshape(shape)[:, head]
@@ -247,10 +247,10 @@ def bucket_of(distance: int, scheme: RelativeBuckets) -> int:
 
 def rows_of(distances: NDArray[np.integer], scheme: Disentangled) -> NDArray[np.int64]:
     """The rows of the relative embeddings, by transformers. distances: query - key."""
-    places = torch.from_numpy(distances)
+    positions = torch.from_numpy(distances)
     if scheme.buckets:
-        places = make_log_bucket_position(places, scheme.buckets, scheme.max_distance)
-    rows: NDArray[np.int64] = torch.clamp(places + scheme.span, 0, 2 * scheme.span - 1).long().numpy()
+        positions = make_log_bucket_position(positions, scheme.buckets, scheme.max_distance)
+    rows: NDArray[np.int64] = torch.clamp(positions + scheme.span, 0, 2 * scheme.span - 1).long().numpy()
     return rows
 
 

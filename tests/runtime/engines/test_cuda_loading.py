@@ -133,12 +133,12 @@ def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_nex
     # Alone the runner looks through pooled rows, with hidden states the device does.
     for times, outputs in ((1, Output.DENSE), (2, Output.DENSE | Output.HIDDEN)):
         under_way = [reduced.submit(batch, outputs) for batch in batches]
-        for one, batch, place in zip(under_way, batches, (others, 0), strict=True):
+        for one, batch, part in zip(under_way, batches, (others, 0), strict=True):
             got, want = one.results(), exact.run(batch, outputs)
             assert got.dense is not None
             assert want.dense is not None
-            assert np.abs(got.dense[place] - want.dense[place]).max() <= TINY_MODEL_MAX_ABS_DIFF
+            assert np.abs(got.dense[part] - want.dense[part]).max() <= TINY_MODEL_MAX_ABS_DIFF
             assert np.abs(got.dense - want.dense).max() <= 0.02
             if got.hidden is not None and want.hidden is not None:
-                assert np.abs(got.hidden[place] - want.hidden[place]).max() <= TINY_MODEL_MAX_ABS_DIFF
+                assert np.abs(got.hidden[part] - want.hidden[part]).max() <= TINY_MODEL_MAX_ABS_DIFF
         assert reduced.recomputed == 2 * times

@@ -84,7 +84,7 @@ def with_mlp(**changes: object) -> Layer:
 
 LAYERS: dict[str, tuple[Layer, ...]] = {
     "window": (with_attention(ATTENTION, window=WINDOW),),
-    "window of one's own place": (with_attention(ATTENTION, window=0),),
+    "window of the token alone": (with_attention(ATTENTION, window=0),),
     "causal": (with_attention(ATTENTION, causal=True),),
     "causal window": (with_attention(ATTENTION, causal=True, window=WINDOW),),
     "window in every second layer": (LAYER, with_attention(ATTENTION, window=WINDOW), LAYER),

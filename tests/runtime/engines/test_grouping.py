@@ -24,7 +24,7 @@ def batch_of(lengths: list[int]) -> PackedBatch:
 
 
 @given(lengths_of_a_batch)
-def test_every_token_has_one_padded_position_and_comes_back_to_its_place(lengths: list[int]) -> None:
+def test_every_token_has_one_padded_position_and_comes_back_to_its_row(lengths: list[int]) -> None:
     batch = batch_of(lengths)
     groups = group(batch, HIDDEN)
     assert len(set(groups.unpad.tolist())) == batch.tokens

@@ -59,7 +59,7 @@ WINDOW = 2
 FORMS: Mapping[str, tuple[Layer, ...]] = {
     "no window": (LAYER,),
     "window": (with_attention(ATTENTION, window=WINDOW), with_attention(ATTENTION, window=WINDOW)),
-    "window of one's own place": (with_attention(ATTENTION, window=0),),
+    "window of the token alone": (with_attention(ATTENTION, window=0),),
     "causal window, grouped heads, rotary": (
         with_attention(GROUPED, causal=True, window=WINDOW, rotary=ROTARY),
     ),

@@ -80,8 +80,8 @@ def test_a_batch_that_fails_among_others_at_once_fails_alone(tmp_path: Path, thr
     want = engine.forward(good)
     with ThreadPoolExecutor(4) as pool:
         found = [pool.submit(engine.forward, batch) for batch in (good, bad, bad, good) * 8]
-    for place, future in enumerate(found):
-        if place % 4 in (0, 3):
+    for index, future in enumerate(found):
+        if index % 4 in (0, 3):
             np.testing.assert_array_equal(future.result(), want)
         else:
             with pytest.raises(EngineFailure, match=r"failed on a batch of 5 tokens: .*out of data bounds"):
@@ -102,15 +102,17 @@ def test_sequences_of_one_length_give_the_same_rows_as_among_others(tmp_path: Pa
 
 
 @pytest.mark.parametrize("case", ONE_OF_EACH_FORM, ids=lambda case: case.name)
-def test_sequences_too_long_to_attend_in_place_give_the_same_rows(
+def test_sequences_too_long_to_attend_in_packed_rows_give_the_same_rows(
     tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case.build(tmp_path)
     random = np.random.default_rng(0)
     batch = PackedBatch.pack([random.integers(0, 20, length).astype(np.int32) for length in (3, 12, 3, 7)])
-    in_place = engine_of(tmp_path, "onnx").forward(batch)
+    in_packed_rows = engine_of(tmp_path, "onnx").forward(batch)
     monkeypatch.setattr(attention_calls, "MAX_TOKENS_IN_PLACE", 5)
-    assert np.abs(engine_of(tmp_path, "onnx").forward(batch) - in_place).max() <= TINY_MODEL_MAX_ABS_DIFF
+    assert (
+        np.abs(engine_of(tmp_path, "onnx").forward(batch) - in_packed_rows).max() <= TINY_MODEL_MAX_ABS_DIFF
+    )
 
 
 @pytest.mark.parametrize(("threads", "want"), [(1, 1), (2, 2), (8, 2)])

@@ -217,12 +217,12 @@ async def test_large_requests_and_large_answers_do_not_wait_for_each_other() -> 
             for number in range(8)
             for one in server.front_ends
         ]
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             done = await task
             rows = done.results.dense
             assert rows is not None
             assert rows.shape == (16, FLOATS)
-            assert (rows[:, ::4096] == place // 2).all()
+            assert (rows[:, ::4096] == index // 2).all()
 
 
 async def test_no_message_is_lost_to_a_front_end_that_does_not_read() -> None:

@@ -145,8 +145,8 @@ def reference(
     at += reranker.begins
     values = {"{query}": query, "{instruction}": instruction, "{begin}": tokenizer.bos_token}
     written = texts
-    for place, value in values.items():
-        written = [text.replace(place, value) for text in written]
+    for placeholder, value in values.items():
+        written = [text.replace(placeholder, value) for text in written]
     parts = [
         tokenizer.encode(text + document if number == at else text, add_special_tokens=False)
         for number, text in enumerate(written)

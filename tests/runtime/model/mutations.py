@@ -71,13 +71,13 @@ class Mutation:
     def apply(self, content: Any) -> Any:
         """The content with the change."""
         changed = copy.deepcopy(content)
-        place = changed
+        container = changed
         for part in self.path[:-1]:
-            place = place[part]
+            container = container[part]
         if self.removed:
-            del place[self.path[-1]]
+            del container[self.path[-1]]
         else:
-            place[self.path[-1]] = self.value
+            container[self.path[-1]] = self.value
         return changed
 
 

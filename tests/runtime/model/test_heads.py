@@ -136,7 +136,7 @@ FUNCTIONS: dict[str, tuple[Config, Config | None, ScoreFunction]] = {
         None,
         ScoreFunction.IDENTITY,
     ),
-    "the newest place wins": (
+    "the newest location wins": (
         ONE
         | {
             "sentence_transformers": {"activation_fn": IDENTITY},

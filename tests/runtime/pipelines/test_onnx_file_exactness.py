@@ -194,10 +194,11 @@ def nest_nodes(file: Path) -> None:
     branch = helper.make_graph(
         [inner], "branch", [], [helper.make_empty_tensor_value_info(name) for name in inner.output]
     )
-    place = list(model.graph.node).index(inner)
+    position = list(model.graph.node).index(inner)
     model.graph.node.remove(inner)
     model.graph.node.insert(
-        place, helper.make_node("If", ["always"], list(inner.output), then_branch=branch, else_branch=branch)
+        position,
+        helper.make_node("If", ["always"], list(inner.output), then_branch=branch, else_branch=branch),
     )
     model.graph.initializer.append(helper.make_tensor("always", onnx.TensorProto.BOOL, [], [True]))
     onnx.save(model, str(file))
@@ -212,9 +213,9 @@ def move_into_function(file: Path) -> None:
         helper.make_function("own", "Quantize", list(inner.input), list(inner.output), [inner], opset)
     )
     call = helper.make_node("Quantize", list(inner.input), list(inner.output), domain="own")
-    place = list(model.graph.node).index(inner)
+    position = list(model.graph.node).index(inner)
     model.graph.node.remove(inner)
-    model.graph.node.insert(place, call)
+    model.graph.node.insert(position, call)
     model.opset_import.append(helper.make_opsetid("own", 1))
     onnx.save(model, str(file))
 
@@ -259,14 +260,14 @@ def link_elsewhere(file: Path) -> str:
     return "w.bin"
 
 
-@pytest.mark.parametrize("place", [move_to_parent, keep_absolute, link_elsewhere])
+@pytest.mark.parametrize("move_weights", [move_to_parent, keep_absolute, link_elsewhere])
 def test_inspect_refuses_a_file_with_weights_outside_its_folder_in_the_words_of_serve(
-    place: Callable[[Path], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    move_weights: Callable[[Path], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = unknown_family(tmp_path) / "onnx" / "model.onnx"
     table_graph(file, HIDDEN, external="w.bin")
     model = onnx.load(str(file), load_external_data=False)
-    location = place(file)
+    location = move_weights(file)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":

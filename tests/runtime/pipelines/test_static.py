@@ -122,7 +122,7 @@ def test_vectors_are_those_of_sentence_transformers(
 ) -> None:
     model = sentence_transformer(tmp_path, normalize=truncation is None, truncation=truncation)
     want = model.encode(list(TEXTS))
-    _place(tmp_path, layout)
+    _move_module(tmp_path, layout)
     assert np.abs(vectors_of(runner_of(tmp_path), TEXTS) - want).max() <= FP32_MAX_ABS_DIFF
 
 
@@ -135,15 +135,15 @@ def test_dense_modules_behind_a_table_are_applied(tmp_path: Path) -> None:
     assert np.abs(vectors_of(runner_of(tmp_path / "whole"), TEXTS) - want).max() <= FP32_MAX_ABS_DIFF
 
 
-def _place(folder: Path, layout: str) -> None:
+def _move_module(folder: Path, layout: str) -> None:
     """Move the module where another version of sentence-transformers would have saved it."""
     modules = json.loads((folder / "modules.json").read_text())
-    wanted = "" if layout == "root" else "0_StaticEmbedding"
-    present, modules[0]["path"] = modules[0]["path"], wanted
-    (folder / wanted).mkdir(exist_ok=True)
+    target = "" if layout == "root" else "0_StaticEmbedding"
+    current, modules[0]["path"] = modules[0]["path"], target
+    (folder / target).mkdir(exist_ok=True)
     for name in ("model.safetensors", "tokenizer.json"):
-        if (folder / present / name) != (folder / wanted / name):
-            shutil.move(folder / present / name, folder / wanted / name)
+        if (folder / current / name) != (folder / target / name):
+            shutil.move(folder / current / name, folder / target / name)
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -161,7 +161,7 @@ def test_a_text_gets_the_same_bits_alone_and_in_a_batch(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.concatenate([vectors_of(runner, [text]) for text in TEXTS]), together)
 
 
-def test_a_negative_id_is_refused_by_its_place(tmp_path: Path) -> None:
+def test_a_negative_id_is_refused_by_its_index(tmp_path: Path) -> None:
     Saved().save(tmp_path)
     batch = PackedBatch.pack([np.array([1, 2], dtype=np.int32), np.array([3, -1], dtype=np.int32)])
     with pytest.raises(EngineFailure, match="batch of 4 tokens has a negative token id at 3"):

@@ -315,7 +315,7 @@ async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
 
 async def test_a_stream_of_a_thousand_texts_is_answered_in_order() -> None:
     texts = [
-        " ".join(WORDS[(place * 7 + k) % len(WORDS)] for k in range(1 + place % 9)) for place in range(1000)
+        " ".join(WORDS[(index * 7 + k) % len(WORDS)] for k in range(1 + index % 9)) for index in range(1000)
     ]
     async with served() as server:
         answers = await server.client.stream(STREAM, [{"inputs": text} for text in texts])

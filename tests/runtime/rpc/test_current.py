@@ -118,7 +118,7 @@ async def test_a_space_that_cannot_be_reached_is_named(monkeypatch: pytest.Monke
         assert (code, OTHER in message) == (StatusCode.UNAVAILABLE, True)
 
 
-async def test_without_a_place_to_pass_calls_on_to_they_are_answered_here() -> None:
+async def test_without_an_address_to_forward_calls_to_they_are_answered_here() -> None:
     async with served() as server:
         server.bench.context.readiness.current_space = OTHER
         assert await space_of(server.client) == SPACE

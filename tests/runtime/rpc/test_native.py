@@ -141,9 +141,9 @@ async def test_token_ids_are_used_as_they_are() -> None:
 
 async def test_a_stream_of_requests_is_answered_in_order() -> None:
     async with served(card=CARD) as server:
-        requests = [{"texts": TEXTS[: 1 + place % 2]} for place in range(30)]
+        requests = [{"texts": TEXTS[: 1 + index % 2]} for index in range(30)]
         answers = await server.client.stream(f"{ENCODE}Stream", requests)
-    assert [answer.dense.rows for answer in answers] == [1 + place % 2 for place in range(30)]
+    assert [answer.dense.rows for answer in answers] == [1 + index % 2 for index in range(30)]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], StatusCode, str]] = {

@@ -67,7 +67,7 @@ async def test_no_more_is_read_than_the_window_until_answers_are_taken() -> None
         assert work.read == 4
 
 
-async def test_a_failure_comes_in_its_place_and_ends_the_work_behind_it() -> None:
+async def test_a_failure_comes_in_its_turn_and_ends_the_work_behind_it() -> None:
     work = Work(4)
     work.answers[1].set_exception(ValueError("the second"))
     work.answers[0].set_result(0)

@@ -110,7 +110,7 @@ async def test_texts_are_ranked_by_logit_where_their_scores_are_the_same() -> No
 
 
 async def test_a_stream_of_texts_is_ranked_as_one_request_and_its_first_message_decides() -> None:
-    fields = [{"query": QUERY, "text": text, "raw_scores": place == 0} for place, text in enumerate(TEXTS)]
+    fields = [{"query": QUERY, "text": text, "raw_scores": index == 0} for index, text in enumerate(TEXTS)]
     async with served(card=RERANKER) as server:
         call = server.client.call("tei.v1.Rerank/RerankStream")
         streamed = await call(server.client.message("tei.v1.Rerank/RerankStream", one) for one in fields)
@@ -141,7 +141,7 @@ async def test_predictions_are_those_of_the_http_route(
     assert [dictionary(one) for one in streamed] == [dictionary(answer)] * 2
 
 
-async def test_tokens_have_the_places_of_the_http_route_and_go_back_to_text() -> None:
+async def test_tokens_have_the_offsets_of_the_http_route_and_go_back_to_text() -> None:
     text = "Grüße, hello world"
     async with served() as server:
         for special in (True, False):

@@ -136,11 +136,11 @@ def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
     assert (tried, runner.recomputed) == ([1], 0)
 
 
-def test_where_the_runner_has_looked_through_token_vectors_its_word_counts() -> None:
+def test_where_the_runner_has_looked_through_token_vectors_its_report_counts() -> None:
     vectors = [np.ones((2, 3), dtype=np.float32), np.full((1, 3), np.nan, dtype=np.float32)]
     assert find_not_finite(Results(multi_vectors=vectors), 2).tolist() == [False, True]
-    told = Results(multi_vectors=vectors, is_finite=np.array([False, True]))
-    assert find_not_finite(told, 2).tolist() == [True, False]
+    reported = Results(multi_vectors=vectors, is_finite=np.array([False, True]))
+    assert find_not_finite(reported, 2).tolist() == [True, False]
 
 
 BOUNDS = {
@@ -151,7 +151,7 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize(("places", "lengths", "want"), BOUNDS.values(), ids=BOUNDS)
-def test_how_much_of_a_batch_is_run_again(places: list[int], lengths: list[int], want: list[int]) -> None:
-    bounded_to = limit_indices(np.array(places, dtype=np.int32), np.array(lengths, dtype=np.int32))
+@pytest.mark.parametrize(("indices", "lengths", "want"), BOUNDS.values(), ids=BOUNDS)
+def test_how_much_of_a_batch_is_run_again(indices: list[int], lengths: list[int], want: list[int]) -> None:
+    bounded_to = limit_indices(np.array(indices, dtype=np.int32), np.array(lengths, dtype=np.int32))
     assert bounded_to.tolist() == [*want]

@@ -309,11 +309,11 @@ class QueueModel(RuleBasedStateMachine):
     @rule(
         lengths=st.lists(st.integers(1, 100), min_size=1, max_size=30),
         patience=st.one_of(st.just(NEVER), st.integers(1, 10)),
-        place=st.integers(0, 2),
+        client_index=st.integers(0, 2),
     )
-    def admit(self, lengths: list[int], patience: float, place: int) -> None:
+    def admit(self, lengths: list[int], patience: float, client_index: int) -> None:
         self.number += 1
-        client = self.CLIENTS[place % len(self.CLIENTS)]
+        client = self.CLIENTS[client_index % len(self.CLIENTS)]
         free = Counter(
             tokens=self.LIMITS.queue_tokens - self.policy.queued_tokens,
             inputs=self.LIMITS.queue_inputs - self.policy.queued_inputs,

@@ -90,9 +90,9 @@ def test_a_large_file_comes_in_parts_and_each_byte_once(
 def test_a_connection_that_is_cut_again_and_again_loses_nothing(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes], seed: int
 ) -> None:
-    places = random.Random(seed)
+    offsets = random.Random(seed)
     for _ in range(12):
-        hub.faults.add(Fault(FaultKind.BROKEN, amount=places.randrange(300_000), times=1))
+        hub.faults.add(Fault(FaultKind.BROKEN, amount=offsets.randrange(300_000), times=1))
     fetch(settings)
     assert_fetched(settings, files)
     assert sent(hub) < SIZE * 1.5
@@ -103,9 +103,9 @@ def test_a_connection_that_is_cut_again_and_again_loses_nothing(
 def test_a_byte_that_is_wrong_is_noticed_and_the_file_fetched_again(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes], seed: int
 ) -> None:
-    place = random.Random(seed).randrange(400_000)
-    hub.faults.add(Fault(FaultKind.CORRUPT, path=OF_WEIGHTS, amount=place, times=1))
-    hub.faults.add(Fault(FaultKind.CORRUPT, path="*/config.json", amount=place, times=1))
+    offset = random.Random(seed).randrange(400_000)
+    hub.faults.add(Fault(FaultKind.CORRUPT, path=OF_WEIGHTS, amount=offset, times=1))
+    hub.faults.add(Fault(FaultKind.CORRUPT, path="*/config.json", amount=offset, times=1))
     fetch(settings)
     assert_fetched(settings, files)
 

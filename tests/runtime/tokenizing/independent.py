@@ -39,7 +39,9 @@ def encode(kind: str, text: str, max_length: int, side: Side) -> list[int]:
     """Return the ids of a text with its special tokens, cut to max_length."""
     special, (first, last), encode_text = _tokenizer(kind)
     parts = re.split("({})".format("|".join(map(re.escape, special))), text)
-    ids = [one for part in parts for one in ([special[part]] if part in special else encode_text(part))]
+    ids = [
+        token_id for part in parts for token_id in ([special[part]] if part in special else encode_text(part))
+    ]
     room = max_length - len(first) - len(last)
     kept = ids[:room] if side == "right" else ids[max(len(ids) - room, 0) :]
     return [*first, *kept, *last]
@@ -177,7 +179,11 @@ def _most_likely(word: str, scores: Mapping[str, float], unknown_score: float) -
 
 def _fused(ids: Sequence[int], unknown: int) -> list[int]:
     """Keep one of several unknown tokens in a row."""
-    return [one for place, one in enumerate(ids) if one != unknown or place == 0 or ids[place - 1] != unknown]
+    return [
+        token_id
+        for position, token_id in enumerate(ids)
+        if token_id != unknown or position == 0 or ids[position - 1] != unknown
+    ]
 
 
 def _words_of_xlm_roberta(text: str) -> list[str]:

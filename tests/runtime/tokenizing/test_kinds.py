@@ -1,4 +1,4 @@
-"""Single texts, their prompts and their places, for every kind of tokenizer, against independent tokenizers."""
+"""Single texts, their prompts and their offsets, for every kind of tokenizer, against independent tokenizers."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def of_text(tokens: list[Token]) -> list[Token]:
     return [token for token in tokens if not token.special]
 
 
-# Normalizers that move or join characters make a token's place coarser, never another text's.
-PLACES = [
+# Normalizers that move or join characters make a token's offsets coarser, never another text's.
+OFFSET_CASES = [
     pytest.param("minilm", SCRIPTS["german"] * 8, id="a word piece model"),
     pytest.param("minilm", SCRIPTS["chinese"] * 300, id="a text read from its end"),
     pytest.param("minilm", SCRIPTS["emoji"] * 200, id="code points beyond two bytes, read from the end"),
@@ -85,9 +85,9 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "text"), PLACES)
+@pytest.mark.parametrize(("kind", "text"), OFFSET_CASES)
 @pytest.mark.parametrize("prompt", ["", "query: "], ids=["no prompt", "prompt"])
-def test_places_in_a_text_cut_on_the_left_are_those_of_the_whole_text(
+def test_offsets_in_a_text_cut_on_the_left_are_those_of_the_whole_text(
     kind: str, text: str, prompt: str
 ) -> None:
     text += "the last words"
@@ -113,5 +113,5 @@ def test_the_texts_of_a_text_cut_on_the_left_are_its_prompt_and_its_last_words()
         "[SEP]",
     ]
     start = 7 + len(text) - len("the fox sleeps at night")
-    places = [(token.start, token.stop) for token in tokens if token.start is not None]
-    assert places[:4] == [(0, 5), (5, 6), (start, start + 3), (start + 4, start + 7)]
+    offsets = [(token.start, token.stop) for token in tokens if token.start is not None]
+    assert offsets[:4] == [(0, 5), (5, 6), (start, start + 3), (start + 4, start + 7)]

@@ -187,7 +187,7 @@ def test_exactly_the_limit_is_not_too_long() -> None:
     assert len(pair) == 32
 
 
-def test_a_pair_of_two_empty_texts_is_named_by_its_place() -> None:
+def test_a_pair_of_two_empty_texts_is_named_by_its_index() -> None:
     with pytest.raises(EmptyInput, match="input 1 is empty"):
         ours("minilm", 32).encode_pairs([("fox", ""), ("", "")], CUT)
 

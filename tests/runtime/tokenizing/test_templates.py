@@ -189,7 +189,7 @@ def test_too_long_without_truncation_names_input_tokens_and_limit(
         ours("qwen", 240).build_template_encoder(QWEN).encode([("fox", "dog"), ("fox", document)], REFUSE)
 
 
-def test_a_pair_of_two_empty_texts_is_named_by_its_place() -> None:
+def test_a_pair_of_two_empty_texts_is_named_by_its_index() -> None:
     with pytest.raises(EmptyInput, match="input 1 is empty"):
         ours("gemma", 120).build_template_encoder(GEMMA).encode([("fox", "dog"), ("", "")], CUT)
 
@@ -202,7 +202,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("parts", WRONG)
-def test_a_template_without_a_place_for_each_text_is_a_wrong_setting(parts: tuple[str, ...]) -> None:
+def test_a_template_without_a_placeholder_for_each_text_is_a_wrong_setting(parts: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="a template needs"):
         ours("gemma", 120).build_template_encoder(PromptTemplate(parts))
 

@@ -148,7 +148,7 @@ def test_exactly_the_limit_is_not_too_long() -> None:
 
 
 @pytest.mark.parametrize("empty", ["", []], ids=["text", "id array"])
-def test_an_empty_input_is_named_by_its_place(empty: str | list[int]) -> None:
+def test_an_empty_input_is_named_by_its_index(empty: str | list[int]) -> None:
     with pytest.raises(EmptyInput, match="input 1 is empty"):
         build_tiny_tokenizer().encode(["hello", empty], "", CUT)
 

@@ -38,13 +38,13 @@ class ClientIdentifier:
         route: a path, or `/` and the name of a gRPC service. Raises Unauthorized, RouteForbidden.
         """
         checked = self.keys.check(headers, route)
-        key, place, count = checked or (None, 0, 0)
+        key, index, count = checked or (None, 0, 0)
         if key is not None and key.name is not None:
             return self._make_client(key.name, key)
         if self.header is not None:
             return self._make_client(_read_name(headers.get(self.header, b"")), key)
         if count > 1:
-            return self._make_client(f"key-{place + 1}", key)
+            return self._make_client(f"key-{index + 1}", key)
         client = self._make_client(ANONYMOUS, key)
         has_rates = client.requests_per_minute is not None or client.tokens_per_minute is not None
         return client if has_rates else None

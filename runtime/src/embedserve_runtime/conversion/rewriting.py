@@ -150,12 +150,12 @@ class _Rewriter:
         def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
             replaced = onnx.NodeProto()
             replaced.CopyFrom(node)
-            place = list(node.input).index(name)
+            position = list(node.input).index(name)
             if node.op_type == "Gather":
-                replaced.input[place], replaced.output[0] = half, f"{node.output[0]}:float16"
+                replaced.input[position], replaced.output[0] = half, f"{node.output[0]}:float16"
                 return [replaced, _cast(replaced.output[0], node.output[0])]
-            replaced.input[place] = f"{half}:{node.output[0]}"
-            return [_cast(half, replaced.input[place]), replaced]
+            replaced.input[position] = f"{half}:{node.output[0]}"
+            return [_cast(half, replaced.input[position]), replaced]
 
         self._nodes[name] = build_nodes
         self._declare(name, {half: (np.float16, None)}, lambda weight: {half: weight.astype(np.float16)})

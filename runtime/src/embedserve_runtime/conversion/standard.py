@@ -84,7 +84,7 @@ def build_standard_model(
 
 
 def _pack(graph: GraphWriter, *, has_types: bool) -> str:
-    """Write the packed graph's inputs; gives the places of the tokens in the batch, int64 (tokens, 2)."""
+    """Write the packed graph's inputs; return the indices of the tokens in the batch, int64 (tokens, 2)."""
     token_indices = graph.add("Transpose", graph.add("NonZero", MASK), perm=[1, 0])
     first, second, minus_one = graph.add_integers(0), graph.add_integers(1), graph.add_integers(-1)
     lengths = graph.add("ReduceSum", MASK, second, keepdims=1)
@@ -108,7 +108,7 @@ class _OutputTail:
     def __init__(self, graph: GraphWriter, card: ModelCard, token_indices: str) -> None:
         self.graph = graph
         self._card = card
-        self._places = token_indices
+        self._token_indices = token_indices
 
     def write_output(self, name: str, heads: Heads) -> onnx.ValueInfoProto:
         """Write the output; gives its declaration."""
@@ -136,7 +136,7 @@ class _OutputTail:
         graph = self.graph
         shape = graph.add("Concat", graph.add("Shape", IDS), graph.add_integers(width), axis=0)
         empty = graph.add("Expand", self._add_number("0", 0), shape)
-        return graph.add("ScatterND", empty, self._places, rows)
+        return graph.add("ScatterND", empty, self._token_indices, rows)
 
     def _write_embedding(self, head: DenseHead) -> str:
         graph, pipeline = self.graph, self._card.pipeline
@@ -180,7 +180,7 @@ class _OutputTail:
         padding, graph, second = head.head.padding, self.graph, self.graph.add_integers(1)
         if padding is None:
             return self._write_pooling(head.head.pooling)
-        # The last token that is not padding: the greatest of the places of such, the first token without any.
+        # The last token that is not padding: the greatest of the positions of such, the first token without any.
         counted = graph.add("Sub", graph.add("CumSum", MASK, graph.add_scalar(1)), second)
         is_padding = graph.add("Equal", IDS, graph.add_integers(padding))
         real = graph.add("Mul", graph.add("Cast", graph.add("Not", is_padding), to=TensorProto.INT64), MASK)

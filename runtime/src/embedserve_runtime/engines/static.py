@@ -95,7 +95,7 @@ def _find_product_dtype(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtyp
 
 
 def _copy_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy, since numpy has large arrays lie in large pages, which rows at random places are found in faster."""
+    """A copy, since numpy has large arrays lie in large pages, where random rows are found faster."""
     fixed = np.array(array, order="C")
     fixed.flags.writeable = False
     return fixed

@@ -138,8 +138,8 @@ def _gather_ragged(
 ) -> list[T] | None:
     if all(values is None for _, values in parts):
         return None
-    placed = [nothing] * count
+    merged = [nothing] * count
     for indices, values in parts:
         for index, value in zip(indices, values or (), strict=True):
-            placed[index] = value
-    return placed
+            merged[index] = value
+    return merged

@@ -77,8 +77,8 @@ class MessageDecoder(Generic[M]):
         match written:
             case [dtype.str, list(sizes), bytes(content)]:
                 buffer = memoryview(content)
-            case [dtype.str, list(sizes), int(place)] if place > 0:
-                buffer = self._parts[place].buffer
+            case [dtype.str, list(sizes), int(index)] if index > 0:
+                buffer = self._parts[index].buffer
             case _:
                 raise ValueError(f"no array of {dtype}")
         shape = [size for size in sizes if isinstance(size, int) and size >= 0]

@@ -94,7 +94,7 @@ class WorkerSupervisor:
 
 
 class _Slot:
-    """The place of one front end: its sockets and the memory that it counts in outlive its process."""
+    """One front end's slot: its sockets and the memory that it counts in outlive its process."""
 
     def __init__(self, workers: WorkerSupervisor, name: str, ports: Ports) -> None:
         self.is_open = asyncio.Event()

@@ -44,7 +44,7 @@ def sigmoid(values: FloatArray) -> FloatArray:
 
 
 def erf(values: FloatArray) -> FloatArray:
-    """Compute the error function, to a few units in float32's last place."""
+    """Compute the error function, to a few units in float32's last digit."""
     clipped = np.clip(values, -_ERF_END, _ERF_END)
     square = clipped * clipped
     return clipped * _evaluate_polynomial(_ERF_P, square) / _evaluate_polynomial(_ERF_Q, square)

@@ -53,7 +53,7 @@ def apply_score_function(logits: FloatArray, function: ScoreFunction) -> ScoreAr
         return logits
     values = logits.astype(np.float64)
     if function is ScoreFunction.SIGMOID:
-        # Overflows on neither side, and is exact to the last places near 0 and near 1.
+        # Overflows on neither side, and is exact to the last digits near 0 and near 1.
         scores: ScoreArray = np.exp(-np.logaddexp(0.0, -values))
         return scores
     # The largest is subtracted first: exp overflows from 710 on.

@@ -25,10 +25,10 @@ def compute_sparse_dot_products(query: SparseVector, documents: Iterable[SparseV
     (documents,)."""
     products = []
     for document in documents:
-        _, query_places, document_places = np.intersect1d(
+        _, query_positions, document_positions = np.intersect1d(
             query.indices, document.indices, assume_unique=True, return_indices=True
         )
-        products.append(query.values[query_places] @ document.values[document_places])
+        products.append(query.values[query_positions] @ document.values[document_positions])
     return np.array(products, dtype=np.float32)
 
 

@@ -21,7 +21,7 @@ CONCURRENCY = 2
 def describe_load(config: RuntimeConfig, max_length: int, engine: str, cpus: int) -> ServingLoad:
     """Return the load of a server.
 
-    A bound that was changed counts in full; in the place of one that is as it comes, which is for machines without a
+    A bound that was changed counts in full; instead of one that is as it comes, which is for machines without a
     limit, there is what a server gets along with. max_length: tokens of the longest text. engine: that runs the model.
     cpus: that the process may use.
     """

@@ -74,7 +74,7 @@ class AdaptedTensors:
         self._replacement_of = {self._strip(name.replace(BASE_LAYER, ".")): name for name in adapter.replaced}
         added = [name for name in self._replacement_of if name not in set(map(self._strip, checkpoint.names))]
         self._names = checkpoint.names.union(added)
-        self._updates = self._place_updates(encoder)
+        self._updates = self._assign_updates(encoder)
         self.unmerged = UnmergedTensors(self)
 
     @property
@@ -122,12 +122,12 @@ class AdaptedTensors:
         """Return a tensor's or module's name without the prefix that checkpoints of the family may have."""
         return next((name.removeprefix(one) for one in self._prefixes if name.startswith(one)), name)
 
-    def _place_updates(self, encoder: Encoder) -> Mapping[str, Sequence[LowRankUpdate]]:
+    def _assign_updates(self, encoder: Encoder) -> Mapping[str, Sequence[LowRankUpdate]]:
         """Find the tensor that each module's product is added to: under any name that the family has for it, since an
         adapter may be written by another version of transformers than the weights."""
         module_of = {self._strip(module) + WEIGHT: module for module in self._adapter.scales}
         found: dict[str, list[LowRankUpdate]] = {}
-        placed: set[str] = set()
+        assigned: set[str] = set()
         source_of = resolve(encoder, self)
         for parameter in encoder.parameters():
             for source in encoder.parameter_names.sources[parameter.pattern]:
@@ -135,11 +135,11 @@ class AdaptedTensors:
                 if name in module_of:
                     if source.transpose or target.transpose:
                         raise UnsupportedArchitecture(f"a LoRA adapter of {module_of[name]} is not supported")
-                    placed.add(name)
+                    assigned.add(name)
                     found.setdefault(target.tensor, []).append(LowRankUpdate(module_of[name], source, target))
         for name in self._names:  # those of heads
             bare = self._strip(name)
-            if bare in module_of and bare not in placed:
+            if bare in module_of and bare not in assigned:
                 whole = TensorSource(name)
                 found.setdefault(name, []).append(LowRankUpdate(module_of[bare], whole, whole))
         return MappingProxyType(found)

@@ -17,7 +17,7 @@ from tokenizers import AddedToken
 from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
 from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from embedserve_runtime.model.vocabulary import (
-    PLACEHOLDERS,
+    UNUSED_TOKENS,
     parse_tokenizer,
     raise_on_panic,
     read_special_tokens,
@@ -89,7 +89,7 @@ def _list_special_tokens(files: ModelFiles, config: _ConfigFile) -> frozenset[st
         for tokens in lists
         for token in (tokens.values() if isinstance(tokens, Mapping) else tokens or [])
     ]
-    names = read_special_tokens(files, [*PLACEHOLDERS, "mask_token"])
+    names = read_special_tokens(files, [*UNUSED_TOKENS, "mask_token"])
     return frozenset([*names.values(), *(one if isinstance(one, str) else one.content for one in more)])
 
 

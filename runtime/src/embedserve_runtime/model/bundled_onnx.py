@@ -24,7 +24,7 @@ from embedserve_runtime.model.heads.description import LexicalHead
 from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE, PaddingConfig
 from embedserve_runtime.model.onnx_file import Element, Value, read_declaration
 from embedserve_runtime.model.parameter_names import ParameterNames
-from embedserve_runtime.model.vocabulary import parse_tokenizer, read_placeholder_ids
+from embedserve_runtime.model.vocabulary import parse_tokenizer, read_unused_token_ids
 from embedserve_runtime.store.manifest import hash_file
 
 # In this order; of other files one alone is taken, several must be chosen from.
@@ -77,7 +77,7 @@ class BundledOnnx:
     is_width_declared: whether the file says `width`, which else is that of config.json.
     batch_quantizers: its operators that are in BATCH_QUANTIZERS. has_float16: see `OnnxDeclaration`.
     weights: the output (batch, tokens, 1) besides `hidden` that holds a weight for each token; None without.
-    external: files of its weights, relative to its folder. pad: token id at padded places, on `pad_side`.
+    external: files of its weights, relative to its folder. pad: token id of padding, on `pad_side`.
     contents: digests of the files, since neither weights nor operations can be compared with another file's by name.
     origin: of an export of ours, what it was made from, in place of `contents`: names with digests.
     """
@@ -262,7 +262,7 @@ def _find_token_weights(outputs: Sequence[Value]) -> str | None:
 
 def describe_graph_weights(files: ModelFiles, encoder: Encoder) -> LexicalHead:
     """Describe the head of a graph's token weights: those of special tokens are dropped. Raises ModelInvalid."""
-    return LexicalHead((), read_placeholder_ids(files), encoder.embeddings.vocabulary)
+    return LexicalHead((), read_unused_token_ids(files), encoder.embeddings.vocabulary)
 
 
 def _is_for_logits(by_name: Mapping[str, Value]) -> bool:

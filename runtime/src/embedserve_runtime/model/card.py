@@ -91,7 +91,7 @@ class ModelCard:
         the service's settings add to the model's own; a request that names one gets vectors of this space.
     vector_space: identity of the vectors, `vs2-` and 20 hex digits; it is made from the rest of the card and the
         tensors, and empty before. former_vector_space: the one that releases before `vs2-` gave the model.
-    head: what makes rows in the place of pooling; None for the task "embed". The pipeline then has no poolings, and
+    head: what makes rows instead of pooling; None for the task "embed". The pipeline then has no poolings, and
         its dimensions are the columns of a row: labels, or the vocabulary.
     query: how queries are treated; None where it is as documents, which the rest of the card is about.
     token_heads: what is made of each token besides a dense vector.

@@ -69,7 +69,7 @@ class EndTemplate:
 
 
 def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate | None:
-    """Return the template that a folder's tokenizer class has in the place of tokenizer.json's post-processor; None
+    """Return the template that a folder's tokenizer class has instead of tokenizer.json's post-processor; None
     where that puts the same tokens around a text. Raises ModelInvalid."""
     ends = _find_end_tokens(files, tokenizer_class)
     if ends is None:

@@ -27,9 +27,9 @@ VERSION = "vs2"
 class TensorDigests:
     """Digests of the tensors of a model, by their names.
 
-    encoder: or of the table that stands in its place; empty for an ONNX file, whose digest is in the card.
+    encoder: or of the table that is used instead of one; empty for an ONNX file, whose digest is in the card.
     dense: of the pipeline's layers. token_heads: in the order of those of the card.
-    adapter: of the factors of a LoRA adapter; what it replaces is digested in its place.
+    adapter: of the factors of a LoRA adapter; what it replaces is digested instead of the original.
     """
 
     encoder: Mapping[str, str]

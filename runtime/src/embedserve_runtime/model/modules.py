@@ -116,7 +116,7 @@ class Modules:
 
     @property
     def has_table(self) -> bool:
-        """Whether a table stands in the place of a Transformer module."""
+        """Tell whether the pipeline has a table of vectors or weights instead of a Transformer module."""
         return self.static is not None or self.words is not None
 
 
@@ -200,11 +200,11 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
     modules = Modules(
         written=bool(entries),
         transformer=_find_first(folder_of, TRANSFORMERS) or "",
-        dense=tuple(layer for place, layer in dense if place == TEXTS),
+        dense=tuple(layer for target, layer in dense if target == TEXTS),
         normalize=TEXTS in normalized,
         splade=_parse_config(files, folder_of.get("SpladePooling"), SpladePoolingConfig),
         logit_score=_parse_config(files, folder_of.get("LogitScore"), LogitScoreConfig),
-        token_dense=tuple(layer for place, layer in dense if place == TOKENS),
+        token_dense=tuple(layer for target, layer in dense if target == TOKENS),
         token_normalize=TOKENS in normalized,
         mask=folder_of.get("MultiVectorMask"),
         token_pooling=folder_of.get("HierarchicalTokenPooling"),

@@ -135,8 +135,8 @@ def _iterate_operators(graph: memoryview, node: int) -> Iterator[str]:
                     yield _decode_text(part)
                 elif kind == 5:
                     # A graph of an attribute, or one of several.
-                    inner = [one for place, _, one in _iterate_fields(part) if place in (6, 11)]
-                    pending += [(one, GRAPH_NODE) for one in inner]
+                    inner = [content for field, _, content in _iterate_fields(part) if field in (6, 11)]
+                    pending += [(content, GRAPH_NODE) for content in inner]
 
 
 def _parse_initializer(tensor: memoryview) -> _Initializer:
@@ -187,34 +187,34 @@ def _decode_text(value: memoryview) -> str:
 
 
 def _iterate_fields(message: memoryview) -> Iterator[Field]:
-    """(number, wire type, content) of each field; of a varint, its bytes. Raises ValueError, IndexError."""
-    place = 0
-    while place < len(message):
-        tag, place = _parse_varint(message, place)
+    """Yield (number, wire type, content) of each field; of a varint, its bytes. Raises ValueError, IndexError."""
+    offset = 0
+    while offset < len(message):
+        tag, offset = _parse_varint(message, offset)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
-            start, (_, place) = place, _parse_varint(message, place)
+            start, (_, offset) = offset, _parse_varint(message, offset)
         elif kind == BYTES:
-            size, start = _parse_varint(message, place)
-            place = start + size
+            size, start = _parse_varint(message, offset)
+            offset = start + size
         elif kind in FIXED_SIZES:
-            start, place = place, place + FIXED_SIZES[kind]
+            start, offset = offset, offset + FIXED_SIZES[kind]
         else:
             raise ValueError(f"wire type {kind} is unknown")
-        if place > len(message):
+        if offset > len(message):
             raise ValueError("it is cut short")
-        yield number, kind, message[start:place]
+        yield number, kind, message[start:offset]
 
 
-def _parse_varint(message: memoryview, place: int) -> tuple[int, int]:
-    """(value, place after it)."""
+def _parse_varint(message: memoryview, offset: int) -> tuple[int, int]:
+    """Return the value and the offset after it."""
     value = shift = 0
     while True:
-        byte = message[place]
-        place += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, offset
         shift += 7
         if shift > 63:
             raise ValueError("a number is too long")

@@ -27,7 +27,7 @@ class ParameterNames:
     """The map from our parameter names to a checkpoint's.
 
     prefixes: put before every tensor name, tried in order; the first under which the word embeddings exist is taken.
-    sources: our name, with `{layer}` for the layer's number, to the places it may lie at, tried in order.
+    sources: our name, with `{layer}` for the layer's number, to the tensors that it may be read from, tried in order.
     """
 
     prefixes: tuple[str, ...]

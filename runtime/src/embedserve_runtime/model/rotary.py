@@ -1,7 +1,7 @@
 """Rotary positions of config.json: the settings as transformers 4 and 5 save them, to inverse frequencies.
 
 Pure functions. The formulas are those of `ROPE_INIT_FUNCTIONS` in transformers' modeling_rope_utils.py, and in
-float32 as there: at position 30,000 one unit in the last place of a frequency already moves an angle by 1e-3.
+float32 as there: at position 30,000 one unit in the last digit of a frequency already moves an angle by 1e-3.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def compute_frequencies(base: float, dimensions: int) -> Frequencies:
 
 def _compute_powers(base: float, dimensions: int) -> Frequencies:
     exponents = np.arange(0, dimensions, 2, dtype=np.float32) / np.float32(dimensions)
-    # Raised in double and rounded once, which is what torch's float32 power gives; NumPy's own is a unit off in places.
+    # Raised in double and rounded once, which is what torch's float32 power gives; NumPy's own is a unit off for some
+    # numbers.
     return np.power(np.float64(base), exponents.astype(np.float64)).astype(np.float32)
 
 

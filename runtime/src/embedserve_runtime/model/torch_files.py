@@ -167,11 +167,11 @@ class _Machine:
     def mark(self, _: Any) -> None:
         self._marks.append(len(self.stack))
 
-    def put(self, place: int) -> None:
-        self._memory[place] = self.stack[-1]
+    def put(self, index: int) -> None:
+        self._memory[index] = self.stack[-1]
 
-    def get(self, place: int) -> None:
-        self.push(self._memory[place])
+    def get(self, index: int) -> None:
+        self.push(self._memory[index])
 
     def push_name(self, name: str) -> None:
         if name not in (_DICT, _TENSOR, _PARAMETER, *_DTYPES):

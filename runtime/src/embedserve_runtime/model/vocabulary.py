@@ -22,7 +22,7 @@ from embedserve_runtime.model.hf_files.tokenizers import (
 
 # Special tokens that stand for nothing in a text, and how they are written where the tokenizer's files do not name
 # them. A mask is none of them: it stands for a word.
-PLACEHOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+UNUSED_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bos_token": ("<s>",),
         "cls_token": ("[CLS]", "<s>"),
@@ -46,15 +46,15 @@ def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str,
     return MappingProxyType(found)
 
 
-def read_placeholder_ids(files: ModelFiles) -> tuple[int, ...]:
+def read_unused_token_ids(files: ModelFiles) -> tuple[int, ...]:
     """Return the ids, ascending, of the special tokens that stand for nothing in a text: those around it, padding and
     the unknown token. files: the encoder's. Raises ModelInvalid where the tokenizer has none."""
     ids = read_token_ids(files)
     added = {
         token.content for token in files.parse(TOKENIZER_FILE, TokenizerJson).added_tokens if token.special
     }
-    named = read_special_tokens(files, [*PLACEHOLDERS])
-    usual = {token for name, tokens in PLACEHOLDERS.items() if name not in named for token in tokens}
+    named = read_special_tokens(files, [*UNUSED_TOKENS])
+    usual = {token for name, tokens in UNUSED_TOKENS.items() if name not in named for token in tokens}
     found = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
     if not found:
         raise ModelInvalid(

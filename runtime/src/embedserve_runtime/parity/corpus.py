@@ -50,6 +50,6 @@ def _read_texts(name: str, count: int) -> list[str]:
     texts, start = list(lines), 0
     while len(texts) < count:
         length = RUNS[len(texts) % len(RUNS)]
-        texts.append(" ".join(lines[(start + place) % len(lines)] for place in range(length)))
+        texts.append(" ".join(lines[(start + offset) % len(lines)] for offset in range(length)))
         start += length
     return texts

@@ -147,7 +147,7 @@ def describe_shortfalls(parity: ParityReport, floor: ParitySettings) -> str:
 
 
 def _compute_ranks(values: FloatArray) -> NDArray[np.float64]:
-    """Return the rank of each number, from 1; equal numbers get the mean of their places."""
+    """Return the rank of each number, from 1; equal numbers get the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     ranks: NDArray[np.float64] = ((last - counts + 1 + last) / 2)[inverse]

@@ -17,7 +17,7 @@ async def answer_in_order(
 
     window: how many requests may be read whose answers have not been consumed yet.
 
-    The first failure is raised in its place: the answers before it are yielded, none after it. Closing the generator
+    The first failure is raised in its turn: the answers before it are yielded, none after it. Closing the generator
     cancels what is still running.
     """
     tasks: asyncio.Queue[asyncio.Task[A] | None] = asyncio.Queue()

@@ -85,9 +85,9 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _take_hidden}
         # What of these is made of less than hidden states.
         self._needs: dict[Output, ForwardOutput] = {}
-        self._place(heads)
+        self._assign_heads(heads)
 
-    def _place(self, heads: Heads) -> None:
+    def _assign_heads(self, heads: Heads) -> None:
         """Put each head on the device."""
         device = self._engine.device
         pooled: RowHead | None = None

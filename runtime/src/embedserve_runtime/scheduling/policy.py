@@ -4,8 +4,8 @@ Clients wait in a ring, and the requests of each in a ring of their own. `form_b
 tokens (at least one input) from the front request of the front client, then moves both to the end of their rings, until
 the token budget is full. So a request with 10,000 inputs gives one quantum where a single query gives one, and a client
 with 10,000 requests gives one where one with a single request gives one (deficit round robin, Shreedhar and Varghese
-1995, without the deficits: an input cannot be split). What does not fit is passed over for what does, and keeps its
-place. Requests of nobody in particular are those of one client.
+1995, without the deficits: an input cannot be split). What does not fit is passed over for what does, and stays
+where it is. Requests of nobody in particular are those of one client.
 
 How long anyone waits is bounded: the request in front always gets into the batch, whatever its length, and
 leaves the front. A request with n requests before it is in one of the next n + 1 batches.

@@ -194,14 +194,14 @@ class InferenceService:
         return ScoreResult(scores, logits, head.labels, usage)
 
     async def locate(self, query: EmbedQuery) -> list[list[Token]]:
-        """Return the tokens that `embed` makes of the inputs, with their places in prompt + input."""
+        """Return the tokens that `embed` makes of the inputs, with their offsets in prompt + input."""
         self._check_embed(query)
         check_listing_size(query.inputs)
         encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
         return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
-        """Tokenize each text without truncation, by its role's tokenizer; token places are those in prompt + text."""
+        """Tokenize each text without truncation, by its role's tokenizer; token offsets are those in prompt + text."""
         self.check_count(len(query.inputs))
         check_listing_size(query.inputs)
         tokenizer, prompt = self._reader(query), self.resolve_prompt(query)

@@ -63,7 +63,7 @@ def find_span_tokens(
 ) -> SpanTokens:
     """Find the tokens of each span of an input.
 
-    tokens: those of the input, with places in prompt + input. Raises SpanWithoutTokens.
+    tokens: those of the input, with offsets in prompt + input. Raises SpanWithoutTokens.
     """
     offsets = np.array([_input_offsets(token, prompt_length) for token in tokens], dtype=np.int32).reshape(
         -1, 2

@@ -63,7 +63,7 @@ class Request:
 
 
 class Source(Protocol):
-    """A place where files are listed and read."""
+    """A source of files, which are listed and read."""
 
     host: str
     """Name of the server that lists the files, for messages and for the limit of its requests."""

@@ -6,7 +6,7 @@ The store is one folder:
     models/<digest>/          files/: hard links into blobs under the files' own names; manifest.json: what they are
     artifacts/<hash>/         what was made from a model (ONNX graphs), with a manifest.json
     refs/<key>.json           a source and revision as asked for -> the commit and the digest
-    staging/<key>.<time>.*    what a writer builds; renamed into its place when it is whole
+    staging/<key>.<time>.*    what a writer builds; renamed to its final path when it is whole
 
 There are no locks, which some network file systems only pretend to have: each writer has a folder of its own and ends
 with one rename, so a reader sees all of a model or nothing, and of two writers one model stays.

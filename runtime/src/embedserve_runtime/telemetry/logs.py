@@ -105,7 +105,7 @@ def is_color_terminal(stream: TextIO) -> bool:
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at that time: a progress bar takes its place while it is shown."""
+    """Writes to what `sys.stderr` is at that time: a progress bar replaces it while it is shown."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)

@@ -44,9 +44,9 @@ class UnreadableText(InputTooLong):
 
 
 class Token(Struct, frozen=True):
-    """A token with its place in prompt + input, in code points; special and id-array tokens have none.
+    """A token with its offsets in prompt + input, in code points; special and id-array tokens have none.
 
-    text: what stands at that place, or the vocabulary's own string.
+    text: what stands between those offsets, or the vocabulary's own string.
     """
 
     id: int
@@ -82,7 +82,7 @@ class TokenSegment(Struct, frozen=True):
         return ids if len(self) == len(ids) else ids[self.start : self.stop]
 
     def list_tokens(self, text: str) -> list[Token]:
-        """Return the tokens with their places in the whole text."""
+        """Return the tokens with their offsets in the whole text."""
         encoding, where = self.encoding, slice(self.start, self.stop)
         assert not isinstance(encoding, TokenIds), "read without offsets"
         return [

@@ -29,7 +29,7 @@ class InputEncoder(Protocol):
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]: ...
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        """Return the tokens that `encode` gives, with their places in prompt + input."""
+        """Return the tokens that `encode` gives, with their offsets in prompt + input."""
         ...
 
 

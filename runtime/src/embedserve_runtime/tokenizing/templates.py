@@ -44,8 +44,8 @@ class _TemplateParts:
     @classmethod
     def split(cls, parts: Sequence[str]) -> _TemplateParts:
         """Find the document's part. Raises ConfigError."""
-        places = [place for part in parts for place in _PLACEHOLDERS.findall(part)]
-        if places.count("document") != 1 or "query" not in places:
+        placeholders = [placeholder for part in parts for placeholder in _PLACEHOLDERS.findall(part)]
+        if placeholders.count("document") != 1 or "query" not in placeholders:
             raise ConfigError(
                 "a template needs {query}, and {document} once; the parts are " + ", ".join(map(repr, parts))
             )
@@ -191,4 +191,4 @@ class TemplateEncoder:
 
 def _fill_part(part: str, values: Mapping[str, str]) -> str:
     """Replace the placeholders of a part; braces inside a value are kept as they are."""
-    return _PLACEHOLDERS.sub(lambda place: values[place[1]], part)
+    return _PLACEHOLDERS.sub(lambda placeholder: values[placeholder[1]], part)

@@ -257,7 +257,7 @@ class TextTokenizer:
         return len(ids) - (int(ids[-1]) in self._special_ids)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        """Return the tokens that `encode` gives, with their texts and their places in prompt + input."""
+        """Return the tokens that `encode` gives, with their texts and their offsets in prompt + input."""
         located = []
         for item, (ids, segments) in zip(
             inputs, self._encode_inputs([*enumerate(inputs)], prompt, rules, offsets=True), strict=True

@@ -37,7 +37,7 @@ WORD_NORMALIZERS = _LOCAL_NORMALIZERS | {"StripAccents", "BertNormalizer", "Prec
 class TextBoundaries:
     """The positions where a text can be cut without changing the ids before the cut.
 
-    pattern: matches at such places; None where there are none for certain.
+    pattern: matches at such positions; None where there are none for certain.
     keeps_right_part: whether the ids after the cut stay the same too, since a word has the same ids everywhere.
     """
 

@@ -182,6 +182,6 @@ async def _run_all(
     except TimeoutError as error:
         raise DeadlineExceeded(f"the instances were not answered within {seconds:g} s; send fewer") from error
     finally:
-        for each in running:
-            each.cancel()
+        for run in running:
+            run.cancel()
     return [answers[index] for index in range(len(tasks))]

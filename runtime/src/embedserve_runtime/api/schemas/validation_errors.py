@@ -38,7 +38,7 @@ _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "too_long": lambda context: f"a list of length {context['max_length']} or less",
     "string_pattern_mismatch": lambda context: f"a text that matches {context['pattern']}",
 }
-_PLACE = re.compile(r" at line (\d+) column (\d+)$")
+_LINE_AND_COLUMN = re.compile(r" at line (\d+) column (\d+)$")
 _SURROGATES = re.compile(rb"(?:\\u[dD][89a-fA-F][0-9a-fA-F]{2})+")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """A text in UTF-32 begins like one in UTF-16, or with a zero."""
@@ -68,8 +68,8 @@ def describe_json_error(reason: str, content: bytes) -> str:
     if "hex escape" in reason and (found := _describe_lone_surrogate(reason, content)):
         return f"the body is not valid JSON: {found}"
     if reason.startswith("invalid unicode code point"):
-        place = _find_place(reason, content)
-        name = "a text" if place is None else _name_last_text(content[: place - 1])
+        offset = _find_offset(reason, content)
+        name = "a text" if offset is None else _name_last_text(content[: offset - 1])
         reason = reason.replace("invalid unicode code point", f"{name} is not UTF-8")
     if reason.startswith("recursion limit exceeded"):
         reason = reason.replace("recursion limit exceeded", "it is nested too deep")
@@ -147,7 +147,7 @@ def _shorten(text: str) -> str:
 
 def _describe_lone_surrogate(reason: str, content: bytes) -> str:
     """Describe an escape that is half of a surrogate pair; empty for other errors."""
-    end = _find_place(reason, content)
+    end = _find_offset(reason, content)
     if end is None:
         return ""
     runs = list(_SURROGATES.finditer(content, max(0, end - _WINDOW), end))
@@ -169,12 +169,12 @@ def _name_last_text(start: bytes) -> str:
     return f"the text of `{_format_path(path)}`" if path and isinstance(value, str) else "a text"
 
 
-def _find_place(reason: str, content: bytes) -> int | None:
-    """Find the offset of the place in the content that the parser's reason names; None where it names none."""
-    place = _PLACE.search(reason)
-    if place is None:
+def _find_offset(reason: str, content: bytes) -> int | None:
+    """Return the offset in the content of the line and column that the parser's reason names; None without them."""
+    match = _LINE_AND_COLUMN.search(reason)
+    if match is None:
         return None
-    line, column = map(int, place.groups())
+    line, column = map(int, match.groups())
     start = 0
     for _ in range(line - 1):
         start = content.index(b"\n", start) + 1

@@ -193,11 +193,11 @@ def _write_strip(body: GraphWriter, table: DistanceTable, back: str, ahead: str)
 
 def write_hidden_keys(body: GraphWriter, length: str, attended_lengths: str) -> str:
     """What hides the keys that attention does not see: 0 or -inf, (sequences, 1, 1, length). length: int64 (1,)."""
-    places = body.add("Range", body.add_scalar(0), body.add("Squeeze", length), body.add_scalar(1))
+    key_positions = body.add("Range", body.add_scalar(0), body.add("Squeeze", length), body.add_scalar(1))
     ends = body.add(
         "Unsqueeze", body.add("Cast", attended_lengths, to=TensorProto.INT64), body.add_integers(1)
     )
-    is_seen = body.add("Less", places, ends)
+    is_seen = body.add("Less", key_positions, ends)
     zero, never = (
         body.add_constant(name, np.array([value], dtype=np.float32))
         for name, value in (("zero", 0.0), ("never", -np.inf))

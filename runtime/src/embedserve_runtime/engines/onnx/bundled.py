@@ -156,8 +156,8 @@ def _mark_overflow(vectors: FloatArray) -> None:
 def _iterate_blocks(
     batch: PackedBatch, graph: BundledOnnx
 ) -> Iterator[tuple[Array, Array, NDArray[np.bool_]]]:
-    """Blocks of sequences: their numbers (n,); for each padded place the packed token it shows (n, length), at padded
-    places the sequence's first; which places are real (n, length)."""
+    """Yield blocks of sequences: their numbers (n,); for each padded position the packed token it shows (n, length), in
+    the padding the sequence's first; which positions are real (n, length)."""
     side, order = graph.pad_side, np.argsort(-batch.lengths, kind="stable")
     sizes = [1] * len(order) if graph.runs_singly else choose_padded_sizes(batch.lengths[order])
     ends = np.cumsum(sizes)

@@ -2,7 +2,7 @@
 
 The relative embeddings through a layer's products depend on parameters alone and are computed here, once. A group of
 length n takes the 2n rows that stand for its own distances out of them, multiplies, and moves row i of the
-(n, 2n) result by i places, so that distances become keys. Short texts pay for short distances only.
+(n, 2n) result by i columns, so that distances become keys. Short texts pay for short distances only.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DisentangledTerms:
 
 
 def _pick(body: GraphWriter, products: str, numbers: str, term: Term, offsets: str) -> str:
-    """Entry (h, i, j) is the product of the row `numbers` (i, j) with the table's row for `places` (i, j)."""
+    """Entry (h, i, j) is the product of the row `numbers` (i, j) with the table's row for `offsets` (i, j)."""
     first = body.add("Mul", numbers, body.add_integers(term.table_rows))
     return body.add(
         "Gather", products, body.add("Add", first, body.add("Gather", term.rows, offsets)), axis=2

@@ -119,9 +119,9 @@ class OnnxEngine:
         (hidden,) = self._run(batch if order is None else batch.select(order), [OUTPUT])
         if order is None:
             return hidden
-        placed = np.empty_like(hidden)
-        placed[batch.find_rows(order)] = hidden
-        return placed
+        restored = np.empty_like(hidden)
+        restored[batch.find_rows(order)] = hidden
+        return restored
 
     def probe(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
         """Outputs of the graph by their names, the tokens by the lengths of their sequences. Raises EngineFailure."""
@@ -174,5 +174,9 @@ def _order_by_length(batch: PackedBatch) -> Int32Array | None:
 
 def _compute_positions(batch: PackedBatch) -> NDArray[np.int64]:
     """Return the position of each token in its sequence."""
-    places = np.arange(batch.tokens, dtype=np.int64)
-    return places if len(batch.cu_seqlens) == 2 else places - np.repeat(batch.cu_seqlens[:-1], batch.lengths)
+    token_indices = np.arange(batch.tokens, dtype=np.int64)
+    return (
+        token_indices
+        if len(batch.cu_seqlens) == 2
+        else token_indices - np.repeat(batch.cu_seqlens[:-1], batch.lengths)
+    )

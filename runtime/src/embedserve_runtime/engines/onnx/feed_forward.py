@@ -50,8 +50,8 @@ def _write_experts(parts: Parts, hidden: str, experts: Experts, name: str) -> st
         )
         results.append(_write_expert(parts, tokens, experts, expert, name))
     order = graph.add("Concat", *choices, axis=0)
-    places = graph.add("Range", *(graph.add_scalar(0), graph.add("Size", order), graph.add_scalar(1)))
-    back = graph.add("ScatterElements", places, order, places, axis=0)
+    positions = graph.add("Range", *(graph.add_scalar(0), graph.add("Size", order), graph.add_scalar(1)))
+    back = graph.add("ScatterElements", positions, order, positions, axis=0)
     rows = graph.add("Gather", graph.add("Concat", *results, axis=0), back)
     width = parts.weights.read_float32(f"{name}.bias").shape[0]
     by_token = graph.add("Reshape", rows, graph.add_integers(-1, experts.chosen, width))

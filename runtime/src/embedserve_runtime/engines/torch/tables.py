@@ -30,12 +30,12 @@ class EmbeddingTables:
     @classmethod
     def load(cls, encoder: Encoder, parameters: Parameters) -> EmbeddingTables:
         description = encoder.embeddings
-        places, width = description.positions, description.width
+        positions, width = description.positions, description.width
         return cls(
             words=parameters.load_tensor("embeddings.word.weight"),
             scale=description.scale,
-            positions=None if places is None else parameters.load_tensor("embeddings.position.weight"),
-            first_position=0 if places is None else places.offset,
+            positions=None if positions is None else parameters.load_tensor("embeddings.position.weight"),
+            first_position=0 if positions is None else positions.offset,
             types=parameters.load_tensor("embeddings.token_type.weight") if description.token_types else None,
             projection=parameters.load_linear(["embeddings.projection"], bias=description.norm_first)
             if width not in (None, encoder.hidden_size)
@@ -47,7 +47,7 @@ class EmbeddingTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerNorms:
-    """The norms of a layer by where they stand; None where the description places none.
+    """The norms of a layer by where they stand; None where the description has none.
 
     attention: before it, or with norms after, of its sum with the residual. attention_inner: before that sum's own.
     """

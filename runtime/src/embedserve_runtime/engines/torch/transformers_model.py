@@ -112,7 +112,7 @@ class TransformersModel:
 
 
 class _Positional(torch.nn.Module):
-    """The model with inputs by place, and one output: what the exporter takes."""
+    """The model with positional inputs, and one output: what the exporter takes."""
 
     def __init__(self, model: torch.nn.Module, inputs: tuple[str, ...], output: str) -> None:
         super().__init__()

@@ -120,7 +120,7 @@ def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
 
 
 def merge_sources(*sources: Sources) -> Sources:
-    """Merge maps of parameters: where several name one parameter, its places are tried in their order."""
+    """Merge maps of parameters: where several name one parameter, its sources are tried in their order."""
     joined: Sources = {}
     for one in sources:
         for ours, theirs in one.items():

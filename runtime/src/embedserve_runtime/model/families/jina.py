@@ -50,7 +50,7 @@ class JinaConfig(FileModel):
 
     @property
     def is_code_variant(self) -> bool:
-        return any(CODE_VARIANT in str(place) for place in (self.auto_map or {}).values())
+        return any(CODE_VARIANT in str(reference) for reference in (self.auto_map or {}).values())
 
 
 class _Signs(FileModel):

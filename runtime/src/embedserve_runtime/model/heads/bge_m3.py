@@ -11,7 +11,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.files import ModelFiles
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead, MultiVectorHead, TokenHead
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.vocabulary import read_placeholder_ids
+from embedserve_runtime.model.vocabulary import read_unused_token_ids
 
 SPARSE_FILE = "sparse_linear.pt"
 COLBERT_FILE = "colbert_linear.pt"
@@ -31,7 +31,7 @@ def describe_token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Enco
             raise ModelInvalid(
                 f"{files.path / SPARSE_FILE}: gives {layer.out_features} weights a token, expected 1"
             )
-        heads.append(LexicalHead((layer,), read_placeholder_ids(files), encoder.embeddings.vocabulary))
+        heads.append(LexicalHead((layer,), read_unused_token_ids(files), encoder.embeddings.vocabulary))
     if COLBERT_FILE in files:
         heads.append(
             MultiVectorHead(

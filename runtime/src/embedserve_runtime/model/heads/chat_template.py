@@ -1,9 +1,9 @@
 """The prompt in which a model judges a pair, read off the folder's chat template.
 
 CrossEncoder of sentence-transformers gives such a template, a Jinja program, messages with the roles "query" and
-"document", and before them one with the role "system" where there is a prompt. Here the program is run on marks in
-the place of the texts, and what it writes around them is kept as data; a program that does more than put the texts
-into their places is refused. The program comes with the model and runs in Jinja's sandbox.
+"document", and before them one with the role "system" where there is a prompt. Here the program is run on marks
+instead of the texts, and what it writes around them is kept as data, with placeholders for the texts; a program that
+changes the texts is refused. The program comes with the model and runs in Jinja's sandbox.
 
 Sources: `apply_chat_template` of transformers 5.24; `InputFormatter` of sentence-transformers 6.2.
 """
@@ -26,21 +26,23 @@ from embedserve_runtime.model.hf_files.tokenizers import (
     ChatTemplateConfig,
     TokenizerJson,
 )
-from embedserve_runtime.model.vocabulary import PLACEHOLDERS, read_special_tokens
+from embedserve_runtime.model.vocabulary import UNUSED_TOKENS, read_special_tokens
 
 TEMPLATE_FILE = "chat_template.jinja"
-QUERY, DOCUMENT, INSTRUCTION = PLACES = ("query", "document", "instruction")
+QUERY, DOCUMENT, INSTRUCTION = PLACEHOLDERS = ("query", "document", "instruction")
 ROLE_OF: Mapping[str, str] = MappingProxyType({INSTRUCTION: "system", QUERY: QUERY, DOCUMENT: DOCUMENT})
 MAX_CHARACTERS = 100_000
 # What a program has that expects a message's content as a list of parts.
 PART_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
 # Pre-tokenizers that treat the beginning of a text otherwise than what follows a special token.
 FIRST_TEXT_SIGNS = ("Metaspace", "Prepend")
-# Values that a program which puts texts into their places writes as they are: marks of the private use area, texts with
-# what a program might escape, texts with white space at their ends.
-_MARKS = {place: f"\ue000{place}\ue001" for place in PLACES}
-_ODD = {place: f"\ue002 {{{place}}}\n\n<{place}> & \"'\\\ue003" for place in PLACES}
-_PADDED = {place: f" \n{mark}\n " for place, mark in _MARKS.items()}
+# Values that a program which puts texts at their placeholders writes as they are: marks of the private use area, texts
+# with what a program might escape, texts with white space at their ends.
+_MARKS = {placeholder: f"\ue000{placeholder}\ue001" for placeholder in PLACEHOLDERS}
+_ODD = {
+    placeholder: f"\ue002 {{{placeholder}}}\n\n<{placeholder}> & \"'\\\ue003" for placeholder in PLACEHOLDERS
+}
+_PADDED = {placeholder: f" \n{mark}\n " for placeholder, mark in _MARKS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +82,17 @@ def read_prompt_template(
     like. variables: further ones that the program is given. Raises UnsupportedArchitecture.
     """
     render = _compile(files, template, content_format, variables)
-    plain, asked = (_read_text(template, render, places) for places in ((QUERY, DOCUMENT), PLACES))
-    takes_instruction = f"{{{INSTRUCTION}}}" in asked
-    text = asked if takes_instruction else plain
+    plain, with_instruction = (
+        _read_text(template, render, names) for names in ((QUERY, DOCUMENT), PLACEHOLDERS)
+    )
+    takes_instruction = f"{{{INSTRUCTION}}}" in with_instruction
+    text = with_instruction if takes_instruction else plain
     return PromptTemplate(
         parts=_split_at_special_tokens(files, text),
         plain_parts=_split_at_special_tokens(files, plain) if takes_instruction else (),
-        strips=_check_values(template, render, text, PLACES if takes_instruction else (QUERY, DOCUMENT)),
+        strips=_check_values(
+            template, render, text, PLACEHOLDERS if takes_instruction else (QUERY, DOCUMENT)
+        ),
     )
 
 
@@ -96,7 +102,7 @@ Render = Callable[[Mapping[str, str]], str]
 def _compile(
     files: ModelFiles, template: ChatTemplate, content_format: str, variables: Mapping[str, object]
 ) -> Render:
-    """Compile the program into a function of the texts by their places."""
+    """Compile the program into a function of the texts by their placeholders."""
     # Imported here: few models have a chat template that is run.
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
@@ -109,16 +115,18 @@ def _compile(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
     environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
-    given = {**read_special_tokens(files, [*PLACEHOLDERS, "mask_token"]), **variables}
+    given = {**read_special_tokens(files, [*UNUSED_TOKENS, "mask_token"]), **variables}
 
     def render(texts: Mapping[str, str]) -> str:
         messages = [
             {
                 "role": role,
-                "content": [{"type": "text", "text": texts[place]}] if structured else texts[place],
+                "content": [{"type": "text", "text": texts[placeholder]}]
+                if structured
+                else texts[placeholder],
             }
-            for place, role in ROLE_OF.items()
-            if place in texts
+            for placeholder, role in ROLE_OF.items()
+            if placeholder in texts
         ]
         try:
             # Each of jinja2's errors is a TemplateError; operations on what is not there raise Python's own.
@@ -134,17 +142,17 @@ def _compile(
     return render
 
 
-def _read_text(template: ChatTemplate, render: Render, places: Sequence[str]) -> str:
-    """Return what the program writes, with the places in braces where it puts the texts. Raises
+def _read_text(template: ChatTemplate, render: Render, placeholders: Sequence[str]) -> str:
+    """Return what the program writes, with the placeholders in braces where it puts the texts. Raises
     UnsupportedArchitecture."""
-    text = render({place: _MARKS[place] for place in places})
-    if len(text) > MAX_CHARACTERS or any(f"{{{place}}}" in text for place in PLACES):
+    text = render({placeholder: _MARKS[placeholder] for placeholder in placeholders})
+    if len(text) > MAX_CHARACTERS or any(f"{{{placeholder}}}" in text for placeholder in PLACEHOLDERS):
         raise UnsupportedArchitecture(
-            f"{template.path}: a prompt of more than {MAX_CHARACTERS} characters, or one that writes a place such as "
-            "{query} itself, is not supported"
+            f"{template.path}: a prompt of more than {MAX_CHARACTERS} characters, or one that writes a placeholder "
+            "such as {query} itself, is not supported"
         )
-    for place in places:
-        text = text.replace(_MARKS[place], f"{{{place}}}")
+    for placeholder in placeholders:
+        text = text.replace(_MARKS[placeholder], f"{{{placeholder}}}")
     if f"{{{QUERY}}}" not in text or text.count(f"{{{DOCUMENT}}}") != 1:
         raise UnsupportedArchitecture(
             f"{template.path}: the chat template does not write the messages of the roles query (at least once) and "
@@ -153,12 +161,12 @@ def _read_text(template: ChatTemplate, render: Render, places: Sequence[str]) ->
     return text
 
 
-def _check_values(template: ChatTemplate, render: Render, text: str, places: Sequence[str]) -> bool:
+def _check_values(template: ChatTemplate, render: Render, text: str, placeholders: Sequence[str]) -> bool:
     """Return whether the program strips the texts. Raises UnsupportedArchitecture where it does anything else to
     them."""
-    padded = {place: _PADDED[place] for place in places}
-    stripped = {place: value.strip() for place, value in padded.items()}
-    odd = {place: _ODD[place] for place in places}
+    padded = {placeholder: _PADDED[placeholder] for placeholder in placeholders}
+    stripped = {placeholder: value.strip() for placeholder, value in padded.items()}
+    odd = {placeholder: _ODD[placeholder] for placeholder in placeholders}
     written = render(padded)
     if render(odd) != _fill(text, odd) or written not in (_fill(text, padded), _fill(text, stripped)):
         raise UnsupportedArchitecture(
@@ -169,7 +177,7 @@ def _check_values(template: ChatTemplate, render: Render, text: str, places: Seq
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda place: values.get(place[1], place[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda placeholder: values.get(placeholder[1], placeholder[0]), text)
 
 
 def _split_at_special_tokens(files: ModelFiles, text: str) -> tuple[str, ...]:
@@ -185,8 +193,8 @@ def _split_at_special_tokens(files: ModelFiles, text: str) -> tuple[str, ...]:
     if not tokens or any(sign in outer for sign in FIRST_TEXT_SIGNS) or '"add_prefix_space": true' in outer:
         return (text,)
     pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
-    place = text.index(f"{{{DOCUMENT}}}")
-    start = max((found.end() for found in pattern.finditer(text, 0, place)), default=0)
-    found = pattern.search(text, place)
+    placeholder = text.index(f"{{{DOCUMENT}}}")
+    start = max((match.end() for match in pattern.finditer(text, 0, placeholder)), default=0)
+    found = pattern.search(text, placeholder)
     stop = len(text) if found is None else found.start()
     return tuple(part for part in (text[:start], text[start:stop], text[stop:]) if part)

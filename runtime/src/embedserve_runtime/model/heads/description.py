@@ -86,7 +86,7 @@ class HeadLayer:
 class PromptTemplate:
     """The written prompt that a model judges a pair by.
 
-    parts: texts with the places {instruction}, {query} and {document}, each tokenized on its own, special tokens
+    parts: texts with the placeholders {instruction}, {query} and {document}, each tokenized on its own, special tokens
         written out; {document} occurs once.
     instruction: the one used when a request brings none.
     plain_parts: those used where there is no instruction at all; empty: `parts`.

@@ -15,7 +15,7 @@ from embedserve_runtime.model.checkpoint import Checkpoint
 from embedserve_runtime.model.heads.classifiers import describe_modernbert_layer
 from embedserve_runtime.model.heads.config import HeadConfig, HeadSource, describe_layer
 from embedserve_runtime.model.heads.description import HeadLayer, LexicalHead
-from embedserve_runtime.model.vocabulary import read_placeholder_ids
+from embedserve_runtime.model.vocabulary import read_unused_token_ids
 
 SUFFIX = "ForTokenClassification"
 Layers = tuple[HeadLayer, ...]
@@ -91,6 +91,6 @@ def token_classifier_head(source: HeadSource, architecture: str) -> LexicalHead:
     """Read the head of a class whose logits are weights of tokens. Raises ModelInvalid."""
     return LexicalHead(
         TOKEN_CLASSIFIERS[architecture.removesuffix(SUFFIX)](source),
-        read_placeholder_ids(source.files),
+        read_unused_token_ids(source.files),
         source.encoder.embeddings.vocabulary,
     )

@@ -65,7 +65,7 @@ def normalize_to_eight_bit(
 ) -> tuple[QuantizedRows, DeferredLayerNorm]:
     """norm(residual + branch), smoothed in 8 bit and exact as deferred.
 
-    keep: where the sum goes, which may be an input; None for the branch's place.
+    keep: where the sum goes, which may be an input; None for the branch's memory.
     """
     (count, width), total = branch.shape, branch if keep is None else keep
     rows = QuantizedRows.empty(branch, kind)

@@ -24,9 +24,9 @@ FIRST_TRITON = (3, 6)
 ROWS, COLUMNS = 128, 128
 # Bytes of a block along the depth: what the accelerator lays out without conflicts.
 STEP_BYTES = 128
-# For blocks of operands that are in flight or being read. The shared memory has room for five besides the tiles that
-# wait to be written; with a result in e4m3 four are no slower (measured on an H100).
-PLACES, PLACES_OF_NARROW = 5, 4
+# Stages of the pipeline: blocks of operands that are in flight or being read. The shared memory has room for five
+# besides the tiles that wait to be written; with a result in e4m3 four are no slower (measured on an H100).
+STAGES, STAGES_OF_EIGHT_BIT_RESULT = 5, 4
 # Rows of tiles that use the same weights one after the other, from the cache.
 TOGETHER = 8
 
@@ -145,7 +145,7 @@ class HopperProduct:
             ADD=residual is not None,
             DEFERRED=deferred is not None,
             NARROW=narrow,
-            PLACES=PLACES_OF_NARROW if narrow else PLACES,
+            STAGES=STAGES_OF_EIGHT_BIT_RESULT if narrow else STAGES,
             TOGETHER=TOGETHER,
             num_warps=4,
             maxnreg=168,

@@ -53,7 +53,7 @@ def _look_up(
         ids=batch.ids,
         types=batch.types,
         starts=batch.starts,
-        words=words,
+        word_embeddings=words,
         type_rows=types,
         position_rows=positions,
         weight=_get_weight(norm),
@@ -110,7 +110,7 @@ def add_and_normalize(
     branch = given if isinstance(given, Tensor) else given.values
     count, width = branch.shape
     if norm is None and keep is None:
-        raise ValueError("neither a norm nor a place for the sum")
+        raise ValueError("neither a norm nor memory for the sum")
     out = keep if norm is None else torch.empty_like(branch, dtype=dtype)
     assert out is not None
     shape = norm or post

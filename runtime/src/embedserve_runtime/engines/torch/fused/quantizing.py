@@ -7,7 +7,7 @@ times what columns usually are, which a floating format can afford.
 
 Much of attention's result is the same for all tokens of all texts, and e4m3 would round that in the same direction
 each time. Since weights of attention sum to 1, any constant can be taken from the values and added after the output
-product in its place.
+product instead.
 """
 
 from __future__ import annotations

@@ -54,11 +54,11 @@ def attend(
     # From the last token on: the product before has just written it, and the cache still has it.
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * BLOCK_M
     last = tl.minimum(first + BLOCK_M, tokens) - 1
-    places = first + tl.arange(0, BLOCK_M)
+    query_positions = first + tl.arange(0, BLOCK_M)
     sizes = tl.arange(0, BLOCK_D)
-    real = places < tokens
-    start = tl.load(starts + places, mask=real, other=0)
-    end = tl.load(ends + places, mask=real, other=0)
+    real = query_positions < tokens
+    start = tl.load(starts + query_positions, mask=real, other=0)
+    end = tl.load(ends + query_positions, mask=real, other=0)
 
     # Keys that any query of the tile may see, and those that all of them see.
     low, high = tl.load(starts + first), tl.load(ends + last)
@@ -66,10 +66,13 @@ def attend(
     if WINDOW >= 0:
         low, high = tl.maximum(low, first - WINDOW), tl.minimum(high, last + WINDOW + 1)
         all_low, all_high = tl.maximum(all_low, last - WINDOW), tl.minimum(all_high, first + WINDOW + 1)
-        start, end = tl.maximum(start, places - WINDOW), tl.minimum(end, places + WINDOW + 1)
+        start, end = (
+            tl.maximum(start, query_positions - WINDOW),
+            tl.minimum(end, query_positions + WINDOW + 1),
+        )
     if CAUSAL:
         high, all_high = tl.minimum(high, last + 1), tl.minimum(all_high, first + 1)
-        end = tl.minimum(end, places + 1)
+        end = tl.minimum(end, query_positions + 1)
     before = tl.cdiv(tl.maximum(all_low - low, 0), BLOCK_N)
     blocks = tl.cdiv(high - low, BLOCK_N)
     whole = tl.maximum(all_high - low - before * BLOCK_N, 0) // BLOCK_N
@@ -80,7 +83,7 @@ def attend(
     else:
         loaded = real[:, None] & (sizes < HEAD_SIZE)[None, :]
     queries = tl.load(
-        query + places[:, None].to(tl.int64) * query_step + head * HEAD_SIZE + sizes[None, :],
+        query + query_positions[:, None].to(tl.int64) * query_step + head * HEAD_SIZE + sizes[None, :],
         mask=loaded,
         other=0.0,
     )
@@ -106,18 +109,18 @@ def attend(
         maxima, sums, totals = _attend_block(
             queries, maxima, sums, totals, base + block * BLOCK_N,
             key, value, table, content_to_position, position_to_content, row_of,
-            places, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
+            query_positions, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
             HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
         )  # fmt: skip
     for block in range(blocks - whole):
-        place = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
+        block_start = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
         maxima, sums, totals = _attend_block(
-            queries, maxima, sums, totals, place,
+            queries, maxima, sums, totals, block_start,
             key, value, table, content_to_position, position_to_content, row_of,
-            places, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
+            query_positions, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
             HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
         )  # fmt: skip
-    at = places[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
+    at = query_positions[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
     # The compiler gives each thread as many numbers of all that has one shape. Of e4m3 that would be 16, too many for
     # keys and values: at 32 x 512 attention took a third longer.
     at = tl.max_contiguous(at, [1, 8])
@@ -130,14 +133,14 @@ def _attend_block(
     maxima,
     sums,
     totals,
-    place,
+    block_start,
     key,
     value,
     table,
     content_to_position,
     position_to_content,
     row_of,
-    places,
+    query_positions,
     start,
     end,
     sizes,
@@ -157,16 +160,16 @@ def _attend_block(
     BLOCK_D: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """One block of keys from `place` on. Each query sees the keys from its `start` to before its `end`. MASKED: some
-    query does not see some key of the block."""
+    """Add one block of keys, from `block_start` on. Each query sees the keys from its `start` to before its `end`.
+    MASKED: some query does not see some key of the block."""
     log2e: tl.constexpr = 1.4426950408889634
-    others = place + tl.arange(0, BLOCK_N)
-    # The block's own place is a scalar: what each thread adds to it is the same for all blocks.
-    key += place.to(tl.int64) * key_step
-    value += place.to(tl.int64) * key_step
+    key_positions = block_start + tl.arange(0, BLOCK_N)
+    # The block's start is a scalar: what each thread adds to it is the same for all blocks.
+    key += block_start.to(tl.int64) * key_step
+    value += block_start.to(tl.int64) * key_step
     offsets = tl.arange(0, BLOCK_N)[:, None] * key_step + sizes[None, :]
     if MASKED:
-        loaded = (others < high)[:, None]
+        loaded = (key_positions < high)[:, None]
         if HEAD_SIZE != BLOCK_D:
             loaded = loaded & (sizes < HEAD_SIZE)[None, :]
         keys = tl.load(key + offsets, mask=loaded, other=0.0)
@@ -188,8 +191,8 @@ def _attend_block(
         # cap * tanh(x / cap), in base 2 as all scores; an exponential that overflows gives 1.
         powers = tl.exp2(scores * (2.0 * log2e / soft_cap))
         scores = soft_cap - 2.0 * soft_cap / (powers + 1.0)
-    distances = others[None, :] - places[:, None]
-    visible = (others[None, :] >= start[:, None]) & (others[None, :] < end[:, None])
+    distances = key_positions[None, :] - query_positions[:, None]
+    visible = (key_positions[None, :] >= start[:, None]) & (key_positions[None, :] < end[:, None])
     if ALIBI:
         scores -= slope * tl.abs(distances).to(tl.float32)
     if TABLE:
@@ -197,10 +200,10 @@ def _attend_block(
     if TO_POSITION or TO_CONTENT:
         row = tl.load(row_of + distances, mask=visible, other=0)
         if TO_POSITION:
-            at = places[:, None].to(tl.int64) * rows + row
+            at = query_positions[:, None].to(tl.int64) * rows + row
             scores += tl.load(content_to_position + at, mask=visible, other=0.0).to(tl.float32) * scale
         if TO_CONTENT:
-            at = others[None, :].to(tl.int64) * rows + row
+            at = key_positions[None, :].to(tl.int64) * rows + row
             scores += tl.load(position_to_content + at, mask=visible, other=0.0).to(tl.float32) * scale
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))

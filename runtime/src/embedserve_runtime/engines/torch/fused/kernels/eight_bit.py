@@ -164,42 +164,42 @@ def product(
             sums = tl.dot(lefts, right.load([column, step * BLOCK_K]).T, sums, out_dtype=kind)
             if GATED:
                 ups = tl.dot(lefts, right.load([columns + column, step * BLOCK_K]).T, ups, out_dtype=kind)
-        places, below = column + tl.arange(0, BLOCK_N), row + tl.arange(0, BLOCK_M)
-        inside, real = places < columns, below < rows
+        column_indices, row_indices = column + tl.arange(0, BLOCK_N), row + tl.arange(0, BLOCK_M)
+        inside, real = column_indices < columns, row_indices < rows
         values = sums.to(tl.float32)
         if SCALED_ROWS:
-            scale = tl.load(left_scales + below, mask=real, other=0.0)[:, None]
+            scale = tl.load(left_scales + row_indices, mask=real, other=0.0)[:, None]
             values *= scale
-        values *= tl.load(right_scales + places, mask=inside, other=0.0)[None, :]
+        values *= tl.load(right_scales + column_indices, mask=inside, other=0.0)[None, :]
         if HAS_BIAS:
-            values += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+            values += tl.load(bias + column_indices, mask=inside, other=0.0).to(tl.float32)[None, :]
         if KIND >= 0:
             values = apply_activation(values, KIND)
         if GATED:
-            of_up = tl.load(right_scales + columns + places, mask=inside, other=0.0)[None, :]
-            up = ups.to(tl.float32) * of_up
+            up_scales = tl.load(right_scales + columns + column_indices, mask=inside, other=0.0)[None, :]
+            up = ups.to(tl.float32) * up_scales
             if SCALED_ROWS:
                 up *= scale
             if HAS_BIAS:
-                up += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+                up += tl.load(bias + columns + column_indices, mask=inside, other=0.0).to(tl.float32)[None, :]
             values *= up
-        at = below[:, None].to(tl.int64) * columns + places[None, :]
+        at = row_indices[:, None].to(tl.int64) * columns + column_indices[None, :]
         within = real[:, None] & inside[None, :]
         if ADD:
             residual = tl.load(add + at, mask=within, other=0.0).to(tl.float32)
             if DEFERRED:
-                residual *= tl.load(factors + below, mask=real, other=0.0)[:, None]
-                residual += tl.load(shifts + below, mask=real, other=0.0)[:, None]
-                residual *= tl.load(norm_weight + places, mask=inside, other=0.0)[None, :]
+                residual *= tl.load(factors + row_indices, mask=real, other=0.0)[:, None]
+                residual += tl.load(shifts + row_indices, mask=real, other=0.0)[:, None]
+                residual *= tl.load(norm_weight + column_indices, mask=inside, other=0.0)[None, :]
             values += residual
         if NARROW:
-            length = tl.load(lengths + below, mask=real, other=0.0)
+            length = tl.load(lengths + row_indices, mask=real, other=0.0)
             bound = length * weight_bound + bias_bound
             if GATED:
                 bound *= length * up_weight_bound + up_bias_bound
             bound = tl.maximum(bound, 1e-12)
             if column == 0:
-                tl.store(out_scales + below, bound / 448.0, mask=real)
+                tl.store(out_scales + row_indices, bound / 448.0, mask=real)
             tl.store(out + at, to_eight_bit(values * (448.0 / bound)[:, None], 1), mask=within)
         else:
             tl.store(out + at, values.to(out.dtype.element_ty), mask=within)

@@ -1,7 +1,7 @@
 """Products with all that follows them in their epilogue, for Hopper, in Gluon: 16 bit, e4m3 or int8.
 
 A program stays on its multiprocessor and has three parts that run concurrently. One warp asks the tensor memory
-accelerator for the next blocks of both operands, as long as there is a free place for them. Two groups of four warps
+accelerator for the next blocks of both operands, as long as a stage of the pipeline is free. Two groups of four warps
 take turns at tiles of the output: while one multiplies, the other is at the bias, activation and stores of its own
 ("ping-pong"). A group's turn begins when the other has asked for its last product.
 """
@@ -125,18 +125,19 @@ def find_tile(tile, tiles_m, tiles_n, TOGETHER: gl.constexpr):
 
 
 @gluon.jit
-def get_previous(at, places: gl.constexpr):
-    return gl.where(at == 0, places - 1, at - 1)
+def get_previous(at, stages: gl.constexpr):
+    """Return the stage before `at`."""
+    return gl.where(at == 0, stages - 1, at - 1)
 
 
 @gluon.jit
 def load_blocks(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.constexpr):
-    """Fills places with blocks of both operands."""
+    """Fill the stages with blocks of both operands, in turn."""
     lefts, rights, filled, free = blocks
     rows, columns, depth = sizes
     step: gl.constexpr = left.block_type.shape[1]
     width: gl.constexpr = right.block_type.shape[0]
-    places: gl.constexpr = lefts.shape[0]
+    stages: gl.constexpr = lefts.shape[0]
     tiles_m = gl.cdiv(rows, ROWS)
     tiles_n = gl.cdiv(columns, width)
     at = 0
@@ -153,14 +154,14 @@ def load_blocks(left, right, blocks, sizes, GATED: gl.constexpr, TOGETHER: gl.co
                 LOAD(right, [columns + n * width, k], barrier, rights.index(at).slice(width, width))
             else:
                 LOAD(right, [n * width, k], barrier, rights.index(at))
-            last = at == places - 1
+            last = at == stages - 1
             at = gl.where(last, 0, at + 1)
             phase = gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
 def multiply_blocks(
-    which,
+    group,
     turns,
     outputs,
     blocks,
@@ -177,7 +178,7 @@ def multiply_blocks(
     NARROW: gl.constexpr,
     TOGETHER: gl.constexpr,
 ):
-    """Multiplies what the places hold for every second tile, and writes it. which: of the groups."""
+    """Multiply the blocks in the stages for every second tile, and write the result. group: 0 or 1, of the two."""
     out, add, staged, added = outputs
     lefts, rights, filled, free = blocks
     bias, left_scales, right_scales, lengths, out_scales, factors, shifts, norm_weight = vectors
@@ -187,7 +188,7 @@ def multiply_blocks(
     kind: gl.constexpr = gl.int32 if left.is_int() else gl.float32
     layout: gl.constexpr = get_accumulator_layout(COLUMNS, left)
     IN_HALVES: gl.constexpr = NARROW and KIND == 0 and not (GATED or ADD)
-    places: gl.constexpr = lefts.shape[0]
+    stages: gl.constexpr = lefts.shape[0]
     part_width: gl.constexpr = out.block_type.shape[1]
     width: gl.constexpr = PARTS * part_width
     part_layout: gl.constexpr = get_accumulator_layout(part_width, left)
@@ -196,17 +197,17 @@ def multiply_blocks(
     tiles_m = gl.cdiv(rows, ROWS)
     tiles_n = gl.cdiv(columns, width)
     steps = gl.cdiv(depth, lefts.shape[2])
-    first = gl.program_id(0) + which * gl.num_programs(0)
+    first = gl.program_id(0) + group * gl.num_programs(0)
     apart = GROUPS * gl.num_programs(0)
     sums = gl.zeros([ROWS, COLUMNS], kind, layout)
     for turn in range(gl.cdiv(tiles_m * tiles_n - first, apart)):
         m, n = find_tile(first + turn * apart, tiles_m, tiles_n, TOGETHER)
         if ADD:
             tma.store_wait(0)
-            mbarrier.expect(added.index(which), PARTS * add.block_type.nbytes)
+            mbarrier.expect(added.index(group), PARTS * add.block_type.nbytes)
             for part in gl.static_range(PARTS):
                 column = n * width + part * part_width
-                LOAD(add, [m * ROWS, column], added.index(which), staged.index(which * PARTS + part))
+                LOAD(add, [m * ROWS, column], added.index(group), staged.index(group * PARTS + part))
         # Asked for before the turn: they are there when it ends.
         below = m * ROWS + gl.arange(0, ROWS, along)
         real = below < rows
@@ -226,28 +227,28 @@ def multiply_blocks(
             narrowing = 448.0 / bound
             if IN_HALVES:
                 narrowing = gl.where(bound <= 65504.0, narrowing, float("nan"))
-        # A wait tells two phases of a barrier apart, no more: a group looks at places when it is its turn. Its first
+        # A wait tells two phases of a barrier apart, no more: a group looks at stages when it is its turn. Its first
         # turn group 0 has from the start.
-        mbarrier.wait(turns.index(which), (turn ^ which ^ 1) & 1)
-        taken = (turn * GROUPS + which) * steps
-        at = taken % places
-        phase = taken // places & 1
+        mbarrier.wait(turns.index(group), (turn ^ group ^ 1) & 1)
+        step_count = (turn * GROUPS + group) * steps
+        at = step_count % stages
+        phase = step_count // stages & 1
         for step in range(steps):
             mbarrier.wait(filled.index(at), phase)
             rights_here = rights.index(at).permute((1, 0))
             sums = warpgroup_mma(lefts.index(at), rights_here, sums, use_acc=step > 0, is_async=True)
             # The one before is done, and what it read may be overwritten.
             sums = warpgroup_mma_wait(1, deps=(sums,))
-            mbarrier.arrive(free.index(get_previous(at, places)), count=1, pred=step > 0)
-            last = at == places - 1
+            mbarrier.arrive(free.index(get_previous(at, stages)), count=1, pred=step > 0)
+            last = at == stages - 1
             at = gl.where(last, 0, at + 1)
             phase = gl.where(last, phase ^ 1, phase)
-        mbarrier.arrive(turns.index(1 - which), count=1)
+        mbarrier.arrive(turns.index(1 - group), count=1)
         done = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(free.index(get_previous(at, places)), count=1)
+        mbarrier.arrive(free.index(get_previous(at, stages)), count=1)
 
         if ADD:
-            mbarrier.wait(added.index(which), turn & 1)
+            mbarrier.wait(added.index(group), turn & 1)
         low, high = split_columns(done)
         if GATED:
             gates, ups = split_columns(low), split_columns(high)
@@ -256,10 +257,10 @@ def multiply_blocks(
         for part in gl.static_range(PARTS):
             column = n * width + part * part_width
             inside = column + gl.arange(0, part_width, across)
-            place_of_part = staged.index(which * PARTS + part)
+            part_buffer = staged.index(group * PARTS + part)
             if ADD:
                 # First: after the sums' own factors it would take more registers than there are.
-                residual = place_of_part.load(part_layout).to(gl.float32)
+                residual = part_buffer.load(part_layout).to(gl.float32)
                 if DEFERRED:
                     residual = residual * factor[:, None] + shift[:, None]
                     residual *= gl.load(norm_weight + inside)[None, :]
@@ -290,9 +291,9 @@ def multiply_blocks(
             if not ADD:
                 # The stores of the tile before, up to this part.
                 tma.store_wait(PARTS - 1)
-            place_of_part.store(values.to(out.dtype))
+            part_buffer.store(values.to(out.dtype))
             fence_async_shared()
-            STORE(out, [m * ROWS, column], place_of_part)
+            STORE(out, [m * ROWS, column], part_buffer)
         sums = done
     tma.store_wait(0)
 
@@ -326,20 +327,20 @@ def product(
     ADD: gl.constexpr,
     DEFERRED: gl.constexpr,  # what is added is (add * factor + shift) * norm_weight
     NARROW: gl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
-    PLACES: gl.constexpr,  # for blocks of the operands
+    STAGES: gl.constexpr,  # of the pipeline, each with a block of both operands
     TOGETHER: gl.constexpr,
 ):
     """out = activation(left right^T + bias) (+ add), or activation(gate) * up."""
-    lefts = gl.allocate_shared_memory(left.dtype, [PLACES, ROWS, left.block_type.shape[1]], left.layout)
-    rights = gl.allocate_shared_memory(right.dtype, [PLACES, COLUMNS, left.block_type.shape[1]], right.layout)
+    lefts = gl.allocate_shared_memory(left.dtype, [STAGES, ROWS, left.block_type.shape[1]], left.layout)
+    rights = gl.allocate_shared_memory(right.dtype, [STAGES, COLUMNS, left.block_type.shape[1]], right.layout)
     staged = gl.allocate_shared_memory(
         out.dtype, [GROUPS * PARTS, out.block_type.shape[0], out.block_type.shape[1]], out.layout
     )
-    filled = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     added = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(PLACES):
+    for i in gl.static_range(STAGES):
         mbarrier.init(filled.index(i), count=1)
         mbarrier.init(free.index(i), count=1)
     for i in gl.static_range(GROUPS):

@@ -43,16 +43,20 @@ def product_activated(
             sums = tl.dot(lefts, right.load([column, step * BLOCK_K]).T, sums)
             if GATED:
                 ups = tl.dot(lefts, right.load([columns + column, step * BLOCK_K]).T, ups)
-        places = column + tl.arange(0, BLOCK_N)
-        inside = places < columns
+        column_indices = column + tl.arange(0, BLOCK_N)
+        inside = column_indices < columns
         if HAS_BIAS:
-            sums += tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+            sums += tl.load(bias + column_indices, mask=inside, other=0.0).to(tl.float32)[None, :]
         if KIND >= 0:
             sums = apply_activation(sums, KIND)
         if GATED:
             if HAS_BIAS:
-                ups += tl.load(bias + columns + places, mask=inside, other=0.0).to(tl.float32)[None, :]
+                ups += tl.load(bias + columns + column_indices, mask=inside, other=0.0).to(tl.float32)[
+                    None, :
+                ]
             sums *= ups
-        below = row + tl.arange(0, BLOCK_M)
-        at = below[:, None].to(tl.int64) * columns + places[None, :]
-        tl.store(out + at, sums.to(out.dtype.element_ty), mask=(below < rows)[:, None] & inside[None, :])
+        row_indices = row + tl.arange(0, BLOCK_M)
+        at = row_indices[:, None].to(tl.int64) * columns + column_indices[None, :]
+        tl.store(
+            out + at, sums.to(out.dtype.element_ty), mask=(row_indices < rows)[:, None] & inside[None, :]
+        )

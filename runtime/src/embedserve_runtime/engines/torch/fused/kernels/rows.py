@@ -56,7 +56,7 @@ def embed(
     ids,
     types,  # read where TYPES is 2
     starts,
-    words,
+    word_embeddings,  # (vocabulary, width)
     type_rows,  # read where TYPES
     position_rows,  # read where POSITIONS
     weight,  # float32 (width,), read where NORM
@@ -73,12 +73,14 @@ def embed(
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out[t] = norm(words[ids[t]] * scale + type row + position row)."""
+    """out[t] = norm(word_embeddings[ids[t]] * scale + type row + position row)."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
-    word = tl.load(ids + token).to(tl.int64)
-    values = tl.load(words + word * width + columns, mask=inside, other=0.0).to(tl.float32) * scale
+    token_id = tl.load(ids + token).to(tl.int64)
+    values = (
+        tl.load(word_embeddings + token_id * width + columns, mask=inside, other=0.0).to(tl.float32) * scale
+    )
     if TYPES == 1:
         values += tl.load(type_rows + columns, mask=inside, other=0.0).to(tl.float32)
     if TYPES == 2:
@@ -119,11 +121,11 @@ def add_norm(
     BLOCK: tl.constexpr,
 ):
     """total = residual + post_norm(branch + branch_bias); out = norm(total). out and total may be their inputs."""
-    places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row_indices = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = columns < width
-    at = places[:, None].to(tl.int64) * width + columns[None, :]
-    real = (places < rows)[:, None] & inside[None, :]
+    at = row_indices[:, None].to(tl.int64) * width + columns[None, :]
+    real = (row_indices < rows)[:, None] & inside[None, :]
     # Both are read for the last time: what they leave in the cache makes room first.
     values = tl.load(branch + at, mask=real, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if BRANCH_BIAS:
@@ -165,12 +167,12 @@ def rotate_heads(
     BLOCK_D: tl.constexpr,
 ):
     """Norm of each head (NORM), then rotary positions, on the query and key heads of the fused QKV product."""
-    places = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token_indices = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
-    real = (places < tokens)[:, None]
+    real = (token_indices < tokens)[:, None]
     columns = tl.arange(0, BLOCK_D)
     inside = columns < HEAD_SIZE
-    base = qkv + places[:, None].to(tl.int64) * step + head * HEAD_SIZE
+    base = qkv + token_indices[:, None].to(tl.int64) * step + head * HEAD_SIZE
     values = tl.load(base + columns[None, :], mask=real & inside[None, :], other=0.0).to(tl.float32)
     if NORM:
         is_key = head >= query_heads
@@ -190,18 +192,18 @@ def rotate_heads(
         first = columns < HALF
         partner = tl.where(first, columns + HALF, columns - HALF)
         met = inside & (columns < 2 * HALF)
-        others = tl.load(base + partner[None, :], mask=real & met[None, :], other=0.0).to(tl.float32)
+        partner_values = tl.load(base + partner[None, :], mask=real & met[None, :], other=0.0).to(tl.float32)
         if NORM:
-            others = (others - mean[:, None]) * scale[:, None]
-            others *= tl.load(weight + partner, mask=met, other=0.0)[None, :]
+            partner_values = (partner_values - mean[:, None]) * scale[:, None]
+            partner_values *= tl.load(weight + partner, mask=met, other=0.0)[None, :]
             if BIAS:
-                others += tl.load(bias + partner, mask=met, other=0.0)[None, :]
-        positions = places - tl.load(starts + places, mask=places < tokens, other=0)
+                partner_values += tl.load(bias + partner, mask=met, other=0.0)[None, :]
+        positions = token_indices - tl.load(starts + token_indices, mask=token_indices < tokens, other=0)
         frequency = tl.where(first, columns, columns - HALF)
         at = positions[:, None] * HALF + frequency[None, :]
         cosines = tl.load(cos + at, mask=real & met[None, :], other=1.0)
         sines = tl.load(sin + at, mask=real & met[None, :], other=0.0)
-        values = values * cosines + tl.where(first[None, :], -others, others) * sines
+        values = values * cosines + tl.where(first[None, :], -partner_values, partner_values) * sines
     # Every program owns its head of its rows, and all its loads are done.
     tl.debug_barrier()
     tl.store(base + columns[None, :], values.to(qkv.dtype.element_ty), mask=real & inside[None, :])
@@ -298,15 +300,17 @@ def pool(
     else:
         kept = tl.full([ROWS, BLOCK], float("-inf") if KIND == 3 else 0.0, tl.float32)
         for begin in range(first, last, ROWS):
-            places = begin + tl.arange(0, ROWS)
-            real = (places < last)[:, None]
+            token_indices = begin + tl.arange(0, ROWS)
+            real = (token_indices < last)[:, None]
             values = tl.load(
-                hidden + places[:, None] * width + columns[None, :], mask=real & inside[None, :], other=0.0
+                hidden + token_indices[:, None] * width + columns[None, :],
+                mask=real & inside[None, :],
+                other=0.0,
             ).to(tl.float32)
             if KIND == 3:
                 kept = tl.maximum(kept, tl.where(real, values, float("-inf")))
             elif KIND == 2:
-                kept += values * (places - origin + 1).to(tl.float32)[:, None]
+                kept += values * (token_indices - origin + 1).to(tl.float32)[:, None]
             else:
                 kept += values
         length = (last - first).to(tl.float32)

@@ -22,9 +22,9 @@ SPLITS = tl.constexpr(4)
 def _compute_tile_moments(moments, width, BLOCK_M: tl.constexpr, BLOCK_TILES: tl.constexpr):
     """Mean, and sum of squares about it, of each tile of each row, 0 where there is none."""
     tiles = tl.cdiv(width, SUM_COLUMNS)
-    each = tl.arange(0, BLOCK_TILES)
-    at = each[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    real = (each < tiles)[:, None]
+    tile_indices = tl.arange(0, BLOCK_TILES)
+    at = tile_indices[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    real = (tile_indices < tiles)[:, None]
     means = tl.load(moments + at, mask=real, other=0.0)
     return means, tl.load(moments + tiles * BLOCK_M + at, mask=real, other=0.0)
 
@@ -86,31 +86,31 @@ def skinny_product(
 ):
     """out = activation(values weight^T + bias) (+ add)."""
     tile = tl.program_id(0)
-    places = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    below = tl.arange(0, BLOCK_M)
-    real, inside = below < rows, places < columns
+    column_indices = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_indices = tl.arange(0, BLOCK_M)
+    real, inside = row_indices < rows, column_indices < columns
     shown = real[:, None] & inside[None, :]
-    at = below[:, None] * columns + places[None, :]
+    at = row_indices[:, None] * columns + column_indices[None, :]
     # What the end needs is asked for first, and waited for there: a read takes as long as a step.
     if HAS_BIAS:
-        biases = tl.load(bias + places, mask=inside, other=0.0).to(tl.float32)
+        biases = tl.load(bias + column_indices, mask=inside, other=0.0).to(tl.float32)
     if NORMED:
-        all_of_scale = tl.load(of_scale + places, mask=inside, other=0.0)
+        all_of_scale = tl.load(of_scale + column_indices, mask=inside, other=0.0)
         means, squares = _compute_tile_moments(moments, depth, BLOCK_M, BLOCK_TILES)
     if ADD:
         rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
     if ADD == 2:
-        rest_scale = tl.load(add_scale + places, mask=inside, other=0.0)
-        rest_shift = tl.load(add_shift + places, mask=inside, other=0.0)
+        rest_scale = tl.load(add_scale + column_indices, mask=inside, other=0.0)
+        rest_shift = tl.load(add_shift + column_indices, mask=inside, other=0.0)
         add_means, add_squares = _compute_tile_moments(add_moments, columns, BLOCK_M, ADD_TILES)
     parts = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     depths = tl.arange(0, SPLITS)[:, None] * SPLIT_DEPTH + tl.arange(0, SPLIT_DEPTH)[None, :]
     for begin in range(0, depth, SPLITS * SPLIT_DEPTH):
         k = begin + depths
         within = k < depth
-        rights = weight + places[None, None, :].to(tl.int64) * depth + k[:, :, None]
+        rights = weight + column_indices[None, None, :].to(tl.int64) * depth + k[:, :, None]
         right = tl.load(rights, mask=within[:, :, None] & inside[None, None, :], other=0.0)
-        lefts = values + below[None, :, None] * depth + k[:, None, :]
+        lefts = values + row_indices[None, :, None] * depth + k[:, None, :]
         left = tl.load(lefts, mask=real[None, :, None] & within[:, None, :], other=0.0)
         if NORMED:
             scales = tl.load(scale + k, mask=within, other=0.0)

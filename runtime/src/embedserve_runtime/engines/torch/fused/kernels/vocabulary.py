@@ -25,11 +25,11 @@ def pool_vocabulary(
     """out[s, v] = pooled max(0, hidden weight^T + bias) over the tokens of s. A tile holds tokens of one or more
     sequences; what it finds for each is merged into `out` atomically."""
     first = tl.program_id(0) * BLOCK_M
-    places = first + tl.arange(0, BLOCK_M)
+    token_indices = first + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     depths = tl.arange(0, BLOCK_K)
-    real, inside = places < tokens, columns < vocabulary
-    lefts = hidden + places[:, None].to(tl.int64) * depth + depths[None, :]
+    real, inside = token_indices < tokens, columns < vocabulary
+    lefts = hidden + token_indices[:, None].to(tl.int64) * depth + depths[None, :]
     rights = weight + columns[None, :].to(tl.int64) * depth + depths[:, None]
     logits = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for begin in range(0, depth, BLOCK_K):
@@ -49,7 +49,7 @@ def pool_vocabulary(
     end = tl.minimum(first + BLOCK_M, tokens)
     while token < end:
         stop = tl.load(ends + token)
-        own = (places >= token) & (places < stop) & real
+        own = (token_indices >= token) & (token_indices < stop) & real
         found = tl.where(own[:, None], logits, 0.0)
         at = out + tl.load(sequence_of + token).to(tl.int64) * vocabulary + columns
         if LOGS == 0:
