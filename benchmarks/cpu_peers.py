@@ -59,8 +59,8 @@ def eight_bit(model: Path, port: int) -> Peer:
 
 
 def _ours(name: str, precision: str, model: Path, port: int) -> Peer:
-    words = [*COMMAND, "serve", "--model", str(model), "--port", str(port), "--store", str(store())]
-    return Peer(name, words, port, b"/embed", _tei_body, {"EMBEDSERVE_ENGINE__PRECISION": precision})
+    command = [*COMMAND, "serve", "--model", str(model), "--port", str(port), "--store", str(store())]
+    return Peer(name, command, port, b"/embed", _tei_body, {"EMBEDSERVE_ENGINE__PRECISION": precision})
 
 
 def store() -> Path:
@@ -68,8 +68,8 @@ def store() -> Path:
 
 
 def sentence_transformers(model: Path, port: int) -> Peer:
-    words = [sys.executable, "-m", "benchmarks.fastapi_peer", str(model), str(port)]
-    return Peer("sentence-transformers + FastAPI", words, port, b"/embed", _tei_body)
+    command = [sys.executable, "-m", "benchmarks.fastapi_peer", str(model), str(port)]
+    return Peer("sentence-transformers + FastAPI", command, port, b"/embed", _tei_body)
 
 
 def infinity(model: Path, port: int) -> Peer:
@@ -84,9 +84,9 @@ def infinity(model: Path, port: int) -> Peer:
         install = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), lock]
         subprocess.run(install, check=True)
         (folder / "complete").touch()
-    words = [str(folder / "bin" / "infinity_emb"), "v2", "--model-id", str(model), "--port", str(port)]
-    words += ["--engine", "torch", "--device", "cpu", "--dtype", "float32", "--served-model-name", "peer"]
-    return Peer("infinity-emb", [*words, "--no-bettertransformer"], port, b"/embeddings", _openai_body)
+    command = [str(folder / "bin" / "infinity_emb"), "v2", "--model-id", str(model), "--port", str(port)]
+    command += ["--engine", "torch", "--device", "cpu", "--dtype", "float32", "--served-model-name", "peer"]
+    return Peer("infinity-emb", [*command, "--no-bettertransformer"], port, b"/embeddings", _openai_body)
 
 
 def _tei_body(texts: Sequence[str]) -> bytes:

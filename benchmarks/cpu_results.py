@@ -140,7 +140,7 @@ def table(results: Results) -> str:
             for row in results.starts.starts
         ]
     if results.first:
-        heads = "".join(f"{words:>16}" for words in ("first", "after a pause", "2nd on"))
+        heads = "".join(f"{label:>16}" for label in ("first", "after a pause", "2nd on"))
         lines.append(f"{'first requests: x of the same later (of CPU time)':60}{heads}")
         lines += [
             f"{f'{row.kind}, {row.later_ms:.1f} ms':26}{row.server:34}"
@@ -187,10 +187,10 @@ def judged(results: Results) -> Iterator[tuple[str, str, str]]:
 
 def _against_peers(name: str, part: CasePart, plain: float, eight: float) -> Iterator[tuple[str, str, str]]:
     peer = best_peer(part)
-    for server, words, bar in ((OURS, "float32", plain), (EIGHT_BIT, "8 bit", eight)):
+    for server, label, bar in ((OURS, "float32", plain), (EIGHT_BIT, "8 bit", eight)):
         own = rate(part, server)
         if own and peer:
-            yield f"{name}: {words}, of {peer.server}", f"{own / peer.tokens_rate:.2f} x", f">= {bar} x"
+            yield f"{name}: {label}, of {peer.server}", f"{own / peer.tokens_rate:.2f} x", f">= {bar} x"
     infinity = next((row for row in part.measured if row.server == "infinity-emb"), None)
     own = rate(part, OURS)
     if name == "short" and infinity and own:

@@ -27,10 +27,10 @@ MIN_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """words: behind `python -m`. limit: seconds after which it is ended. RESULTS stands for the folder."""
+    """arguments: behind `python -m`. limit: seconds after which it is ended. RESULTS stands for the folder."""
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     limit: int
 
 
@@ -81,11 +81,11 @@ def seconds_for(step: Step, remaining: float) -> float | None:
 
 
 def run(step: Step, results: Path, limit: float) -> End:
-    words = [word.replace(RESULTS, str(results)) for word in step.words]
+    arguments = [argument.replace(RESULTS, str(results)) for argument in step.arguments]
     started = time.monotonic()
     with (results / "gpu-session.log").open("a") as log:
-        _tell(f"== {step.name}: python -m {' '.join(words)} (at most {limit:.0f} s)\n", log)
-        command = [sys.executable, "-u", "-m", *words]
+        _tell(f"== {step.name}: python -m {' '.join(arguments)} (at most {limit:.0f} s)\n", log)
+        command = [sys.executable, "-u", "-m", *arguments]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:

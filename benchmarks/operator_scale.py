@@ -74,7 +74,7 @@ class Figures:
 
 def command(which: str) -> list[str]:
     if which == "ours":
-        words = [
+        command = [
             "-m",
             "embedserve_operator.commands.cli",
             "run",
@@ -83,10 +83,10 @@ def command(which: str) -> list[str]:
             "--lease-name",
             "bench",
         ]
-        words += ["--watch-namespace", NAMESPACE, "--health-port", "18081", "--log-level", "warning"]
-        return [sys.executable, *words]
-    words = ["-m", "kopf", "run", "--standalone", "--namespace", NAMESPACE, "--quiet"]
-    return [sys.executable, *words, str(REPOSITORY / "benchmarks" / "plain_kopf.py")]
+        command += ["--watch-namespace", NAMESPACE, "--health-port", "18081", "--log-level", "warning"]
+        return [sys.executable, *command]
+    command = ["-m", "kopf", "run", "--standalone", "--namespace", NAMESPACE, "--quiet"]
+    return [sys.executable, *command, str(REPOSITORY / "benchmarks" / "plain_kopf.py")]
 
 
 @contextmanager

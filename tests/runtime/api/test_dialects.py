@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedserve_runtime.api.input_types import InputWord, choose_prompt
+from embedserve_runtime.api.input_types import InputTypeName, choose_prompt
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
@@ -135,7 +135,7 @@ async def test_cohere_refuses_with_a_message(body: dict[str, Any], want_status: 
     ],
 )
 def test_the_prompt_of_another_input_type_is_never_taken(
-    input_type: InputWord | None, default: str | None, want: tuple[str | None, str | None, str | None]
+    input_type: InputTypeName | None, default: str | None, want: tuple[str | None, str | None, str | None]
 ) -> None:
     card = build_card(prompts=PROMPTS | {"other": "o: "}, default_prompt=default)
     assert choose_prompt(card, input_type) == want

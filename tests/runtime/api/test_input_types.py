@@ -14,10 +14,13 @@ from tests.support.tiny_models import SPACE, build_card
 
 PROMPTS = {"query": "query: ", "document": "passage: ", "clustering": "list of "}
 TEXTS = ["hello world", "a vector"]
-WORDS = [
-    *((word, "query") for word in ("query", "search_query", "retrieval.query")),
-    *((word, "document") for word in ("document", "passage", "search_document", "retrieval.passage")),
-    *((word, "clustering") for word in ("clustering", "separation")),
+TYPES_AND_PROMPTS = [
+    *((input_type, "query") for input_type in ("query", "search_query", "retrieval.query")),
+    *(
+        (input_type, "document")
+        for input_type in ("document", "passage", "search_document", "retrieval.passage")
+    ),
+    *((input_type, "clustering") for input_type in ("clustering", "separation")),
     ("classification", None),
     ("text-matching", None),
 ]
@@ -57,9 +60,11 @@ async def vectors(server: InProcessServer, route: Route, **fields: Any) -> Float
 @pytest.mark.parametrize("name", ["input_type", "task"])
 async def test_each_word_is_the_prompt_of_its_type_on_every_route(route: Route, name: str) -> None:
     async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
-        for word, prompt in WORDS:
+        for input_type, prompt in TYPES_AND_PROMPTS:
             want = await vectors(server, ROUTES[0], prompt_name=prompt)
-            np.testing.assert_array_equal(await vectors(server, route, **{name: word}), want, err_msg=word)
+            np.testing.assert_array_equal(
+                await vectors(server, route, **{name: input_type}), want, err_msg=input_type
+            )
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
@@ -75,8 +80,8 @@ async def test_an_unknown_word_is_refused_with_the_list(route: Route, name: str)
     async with serve_in_process(card=build_card(prompts=PROMPTS)) as server:
         answer = await server.client.post(route.path, json={route.inputs: TEXTS, name: "qurey"})
     assert answer.status_code == 422
-    for word, _ in WORDS:
-        assert f"'{word}'" in answer.text
+    for input_type, _ in TYPES_AND_PROMPTS:
+        assert f"'{input_type}'" in answer.text
     assert f"`{name}` must be" in answer.text
 
 

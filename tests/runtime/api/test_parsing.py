@@ -21,7 +21,7 @@ INPUT = "a text or an array of token ids"
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "words"),
+    ("model", "more", "message"),
     [
         (tei.EmbedBody, {"inputs": 5}, f"`inputs` must be {INPUTS} (got 5)"),
         (tei.EmbedBody, {"inputs": {"a": 1}}, f"`inputs` must be {INPUTS} (got an object)"),
@@ -121,13 +121,13 @@ INPUT = "a text or an array of token ids"
     ],
 )
 def test_a_wrong_value_is_refused_by_its_path_and_what_is_expected(
-    model: type[ApiModel], more: dict[str, Any], words: str
+    model: type[ApiModel], more: dict[str, Any], message: str
 ) -> None:
     content = body_of(model, **more)
-    assert refused(model, content) == words
+    assert refused(model, content) == message
     with pytest.raises(WrongShape) as failure:
         read_python(model, json.loads(content))
-    assert failure.value.message == words
+    assert failure.value.message == message
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ NOT_JSON = "the body is not valid JSON: "
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         pytest.param(b"", "empty body", id="empty"),
         pytest.param(b" \n", "empty body", id="white space"),
@@ -184,10 +184,10 @@ NOT_JSON = "the body is not valid JSON: "
         ),
     ],
 )
-def test_what_is_no_json_is_malformed(content: bytes, words: str) -> None:
+def test_what_is_no_json_is_malformed(content: bytes, message: str) -> None:
     with pytest.raises(MalformedBody) as failure:
         read_json(tei.EmbedBody, content)
-    assert failure.value.message == words
+    assert failure.value.message == message
 
 
 @pytest.mark.parametrize(

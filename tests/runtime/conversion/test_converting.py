@@ -100,8 +100,10 @@ async def test_a_converted_variant_tells_its_file_and_the_distance_that_its_repo
     async with serve_in_process(model=runner) as server:
         info = (await server.client.get("/info")).json()
         embedded = await server.client.post("/embed", json={"inputs": "a text"})
-    word, parity = ("float32", None) if precision == "float32" else (f"{precision}@[0-9a-f]{{12}}", measured)
-    assert re.fullmatch(word, info["compute"])
+    compute, parity = (
+        ("float32", None) if precision == "float32" else (f"{precision}@[0-9a-f]{{12}}", measured)
+    )
+    assert re.fullmatch(compute, info["compute"])
     assert embedded.headers["X-Embedserve-Compute"] == info["compute"]
     assert info["parity"] == (
         None

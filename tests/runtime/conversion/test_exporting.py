@@ -116,11 +116,11 @@ def test_an_output_that_the_export_has_not_is_refused_by_name(
     assert not (tmp_path / "store" / "artifacts").exists()
 
 
-def without_torch(*words: str) -> CompletedProcess[str]:
+def without_torch(*arguments: str) -> CompletedProcess[str]:
     """The command, as in an image that has no torch."""
     command = "from embedserve_runtime.commands.cli import main; sys.exit(main())"
     program = f"import sys; sys.modules['torch'] = None; {command}"
-    return run([sys.executable, "-c", program, *words], check=False, capture_output=True, text=True)
+    return run([sys.executable, "-c", program, *arguments], check=False, capture_output=True, text=True)
 
 
 @pytest.mark.thorough
@@ -130,22 +130,22 @@ def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
     """As an EmbeddingService's Jobs do it on one volume."""
     shutil.copytree(ernie, tmp_path / "hub" / "acme" / "ernie" / "main")
     monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", "mean")
-    words = ("--model", "acme/ernie", "--store", str(tmp_path / "store"))
+    arguments = ("--model", "acme/ernie", "--store", str(tmp_path / "store"))
     with HubServer(tmp_path / "hub") as hub:
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
-        refused = without_torch("fetch", *words)
+        refused = without_torch("fetch", *arguments)
         assert refused.returncode == 1
         assert "UnsupportedArchitecture" in refused.stderr
         assert "`embedserve convert` can export it" in refused.stderr
         monkeypatch.setenv("EMBEDSERVE_MODEL__EXPORT_ELSEWHERE", "true")
-        fetched = without_torch("fetch", *words)
+        fetched = without_torch("fetch", *arguments)
     assert fetched.returncode == 0, fetched.stderr
     assert json.loads(fetched.stdout)["model"]["needsExport"] is True
     monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
     flags = {"model": {"source": "acme/ernie", "store": tmp_path / "store"}, "engine": {"threads": 1}}
     made = convert(load_config(flags=flags))
     assert (made["dimensions"], made["outputs"]) == (24, ["dense", "hidden"])
-    served = without_torch("inspect", "--json", *words)
+    served = without_torch("inspect", "--json", *arguments)
     assert served.returncode == 0, served.stderr
     assert json.loads(served.stdout)["vectorSpace"] == made["vectorSpace"]
 

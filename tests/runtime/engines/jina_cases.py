@@ -153,8 +153,10 @@ def _forward(
         attended: Tensor = scores.softmax(-1) @ split[2]
         return attended.transpose(0, 1).reshape(len(value), HIDDEN)
 
-    words = tensors["embeddings.word_embeddings.weight"][ids]
-    hidden = norm(words + tensors["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+    word_embeddings = tensors["embeddings.word_embeddings.weight"][ids]
+    hidden = norm(
+        word_embeddings + tensors["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm"
+    )
     for number in range(LAYERS):
         layer = f"encoder.layer.{number}"
         branch = linear(attend(hidden, f"{layer}.attention.self"), f"{layer}.attention.output.dense")

@@ -98,6 +98,6 @@ def test_prefix_shards_and_dtype_do_not_depend_on_each_other(
     tensors = {name: tensor.to(dtype) for name, tensor in load_file(tmp_path / FILE).items()}
     in_shards(tmp_path, {prefix + name: tensor for name, tensor in tensors.items()}, shards)
     weights = Weights(encoder, Checkpoint.open(tmp_path))
-    words = tensors["embeddings.word_embeddings.weight"].float().numpy()
-    np.testing.assert_array_equal(weights.read_float32("embeddings.word.weight"), words)
+    word_embeddings = tensors["embeddings.word_embeddings.weight"].float().numpy()
+    np.testing.assert_array_equal(weights.read_float32("embeddings.word.weight"), word_embeddings)
     assert len(list(weights.read_tensors())) == len(list(encoder.parameters()))

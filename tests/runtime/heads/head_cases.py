@@ -141,7 +141,7 @@ def save_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) ->
         return torch.randn(*shape, generator=source) * 0.3
 
     encoder = load_file(folder / "model.safetensors")
-    words = encoder["embeddings.word_embeddings.weight"]
+    word_embeddings = encoder["embeddings.word_embeddings.weight"]
     if kind == CLASSIFIER:
         head = {
             "bert.pooler.dense.weight": matrix(JINA_HIDDEN, JINA_HIDDEN),
@@ -176,7 +176,7 @@ def save_jina(folder: Path, family: str, kind: str, settings: dict[str, Any]) ->
         inner = functional.gelu(functional.linear(hidden, dense, dense_bias))
         eps = settings.get("eps", 1e-12)
         normed = functional.layer_norm(inner, (JINA_HIDDEN,), weight, bias, eps)
-        return functional.linear(normed, words, decoder_bias).numpy()
+        return functional.linear(normed, word_embeddings, decoder_bias).numpy()
 
     return logits
 

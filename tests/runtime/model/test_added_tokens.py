@@ -63,7 +63,8 @@ def test_a_table_that_contradicts_tokenizer_json_counts(
     assert changes == (name not in WITHOUT_EFFECT)
     assert len(resolved.overrides) == len(table)
     assert all(
-        words.startswith("added_tokens_decoder of tokenizer_config.json: ") for words in resolved.overrides
+        override.startswith("added_tokens_decoder of tokenizer_config.json: ")
+        for override in resolved.overrides
     )
 
 

@@ -198,7 +198,7 @@ def test_special_tokens_in_a_text_are_split_where_the_config_says_so(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         ({**BERT, "do_lower_case": None}, "tokenizer_config.json: do_lower_case"),
         ({**BERT, "split_special_tokens": None}, "tokenizer_config.json: split_special_tokens"),
@@ -206,7 +206,7 @@ def test_special_tokens_in_a_text_are_split_where_the_config_says_so(tmp_path: P
     ],
 )
 def test_what_transformers_refuses_is_refused_with_the_key(
-    tmp_path: Path, config: Content, words: str
+    tmp_path: Path, config: Content, message: str
 ) -> None:
-    with pytest.raises(ModelInvalid, match=words):
+    with pytest.raises(ModelInvalid, match=message):
         resolve(tmp_path, with_normalizer(UNCASED), config)

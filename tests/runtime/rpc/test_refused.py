@@ -1,4 +1,4 @@
-"""Messages and calls that are refused before they are work: in words, counted, and without noise in the log."""
+"""Messages and calls that are refused before they are work: with a message, counted, and without noise in the log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
     messages: tuple[bytes, ...]
     code: StatusCode
-    words: str
+    message: str
     http_status: str
     options: Mapping[str, Any] = {}
     method: str | None = None
@@ -95,7 +95,7 @@ async def error_after(answers: AsyncIterator[bytes], count: int = 0) -> aio.AioR
 
 @pytest.mark.parametrize("path", [EMBED, STREAM, COLLECTED])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_what_is_refused_is_told_in_words_and_counted_once(
+async def test_a_refused_call_gets_a_message_and_is_counted_once(
     case: Case, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = case.method or path
@@ -110,7 +110,7 @@ async def test_what_is_refused_is_told_in_words_and_counted_once(
         in_flight = server.bench.get_metric("embedserve_requests_in_flight")
         pending = server.bench.context.memory.pending
     assert error.code() is case.code
-    assert case.words in (error.details() or "")
+    assert case.message in (error.details() or "")
     assert {status for status, count in counted.items() if count} == {case.http_status}
     assert counted[case.http_status] == 1
     assert (in_flight, pending) == (0, 0)

@@ -154,9 +154,9 @@ REFUSED: dict[str, tuple[str, bytes, type[EmbedserveError], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_model_in_an_archive_is_refused(hub: HubServer, tmp_path: Path, case: str) -> None:
-    name, content, want, words = REFUSED[case]
+    name, content, want, message = REFUSED[case]
     settings = served(hub, name, content, tmp_path / "store")
-    with pytest.raises(want, match=words):
+    with pytest.raises(want, match=message):
         fetch(settings)
     assert not is_good(settings, {})
 
@@ -178,7 +178,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("model", "words"), SETTINGS.values(), ids=SETTINGS.keys())
-def test_settings_that_do_not_fit_the_source_stop_the_start(model: dict[str, str], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize(("model", "message"), SETTINGS.values(), ids=SETTINGS.keys())
+def test_settings_that_do_not_fit_the_source_stop_the_start(model: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         load_config(flags={"model": model})

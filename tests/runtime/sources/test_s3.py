@@ -108,9 +108,9 @@ REFUSED: dict[str, tuple[dict[str, object], dict[str, str], type[EmbedserveError
 def test_what_cannot_be_fetched_is_named(
     settings: ModelSettings, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    update, env, want, words = REFUSED[case]
+    update, env, want, message = REFUSED[case]
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(want, match=words) as caught:
+    with pytest.raises(want, match=message) as caught:
         fetch(changed(settings, **update))
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)

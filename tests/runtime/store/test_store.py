@@ -284,13 +284,13 @@ VOLUME_ERRORS: dict[str, tuple[int, type[VolumeError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("number", "want", "words"), VOLUME_ERRORS.values(), ids=VOLUME_ERRORS.keys())
+@pytest.mark.parametrize(("number", "want", "message"), VOLUME_ERRORS.values(), ids=VOLUME_ERRORS.keys())
 def test_errors_of_a_volume_say_what_to_do(
-    tmp_path: Path, number: int, want: type[VolumeError], words: str
+    tmp_path: Path, number: int, want: type[VolumeError], message: str
 ) -> None:
     error = volume_error(tmp_path, OSError(number, os.strerror(number)))
     assert type(error) is want
-    with pytest.raises(want, match=words):
+    with pytest.raises(want, match=message):
         raise error
 
 
@@ -367,12 +367,12 @@ def test_gc_takes_names_from_a_file_and_removes_nothing_where_it_cannot_be_read(
     store: Store, full: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "in-use"
-    words = ["store", "gc", "--store", str(store.root), "--only-keep", "--older-than", "0s"]
-    assert main([*words, "--keep-from", str(listed)]) == 1
+    command = ["store", "gc", "--store", str(store.root), "--only-keep", "--older-than", "0s"]
+    assert main([*command, "--keep-from", str(listed)]) == 1
     assert "the names to keep" in capsys.readouterr().err
     assert store.find(NAME) is not None
     listed.write_text(f"sha256:{full['kept']}\n")
-    assert main([*words, "--keep-from", str(listed)]) == 0
+    assert main([*command, "--keep-from", str(listed)]) == 0
     assert store.find(NAME) is not None
     assert store.find(OTHER) is None
 

@@ -6,8 +6,8 @@ schemas                bodies of requests and answers as pydantic models
 middleware             what surrounds every request
 json_route             a FastAPI route that parses its body with pydantic
 context                what all requests share, and what is known of one
-input_types            query or document, in the words of all dialects
-embedding_options      the fields of `/v1/embeddings`, in the words of several APIs
+input_types            query or document, by the names of all dialects
+embedding_options      the fields of `/v1/embeddings`, by the names of several APIs
 inputs                 what all dialects read from a request
 encoding               vectors to JSON and base64
 chunked_answers        vectors of texts in chunks

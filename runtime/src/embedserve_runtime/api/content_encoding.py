@@ -13,7 +13,7 @@ from embedserve_runtime.api.errors import BodyTooLarge, MalformedBody, Unsupport
 MAX_MEMBERS = 16
 """The limit for one body. Each member costs a decompressor and a copy of what follows it, however small it is."""
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
-"""zlib's word for the gzip format."""
+"""The value of zlib's `wbits` for the gzip format."""
 
 
 class _Decompressor(Protocol):

@@ -1,4 +1,4 @@
-"""Reads what a body of `/v1/embeddings` asks for, in the words of the APIs whose clients call that path."""
+"""Reads what a body of `/v1/embeddings` asks for, by the field names of the APIs whose clients call that path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads what the inputs of a request are, query or document, in the words of all dialects, and chooses their prompt."""
+"""Reads the type of a request's inputs, such as query or document, by the names of all dialects, and chooses their
+prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import InferenceService, Role
 
-InputWord = Literal[
+InputTypeName = Literal[
     "query",
     "document",
     "passage",
@@ -22,7 +23,7 @@ InputWord = Literal[
     "separation",
     "text-matching",
 ]
-"""What inputs are, in the words of Cohere, Jina, NIM, Nomic and Voyage."""
+"""Names a type of inputs, as Cohere, Jina, NIM, Nomic and Voyage do."""
 
 
 class InputType(NamedTuple):
@@ -35,7 +36,7 @@ class InputType(NamedTuple):
 _QUERY = InputType("query", ("search_query", "query", "retrieval.query"))
 _DOCUMENT = InputType("document", ("search_document", "document", "passage", "retrieval.passage"))
 _CLUSTERING = InputType(None, ("clustering", "separation", "Clustering"))
-INPUT_TYPES: Mapping[InputWord, InputType] = {
+INPUT_TYPES: Mapping[InputTypeName, InputType] = {
     "query": _QUERY,
     "search_query": _QUERY,
     "retrieval.query": _QUERY,
@@ -48,8 +49,8 @@ INPUT_TYPES: Mapping[InputWord, InputType] = {
     "separation": _CLUSTERING,
     "text-matching": InputType(None, ("text-matching", "STS")),
 }
-# Words that name a task, for which a model may have an adapter, by the names of that task. The others name a role.
-TASKS: Mapping[InputWord, tuple[str, ...]] = {
+# Types that are a task, for which a model may have an adapter, with the names of that task. The others are a role.
+TASKS: Mapping[InputTypeName, tuple[str, ...]] = {
     **dict.fromkeys(("retrieval.query", "retrieval.passage"), ("retrieval",)),
     **dict.fromkeys(("search_query", "search_document"), ("retrieval",)),
     **dict.fromkeys(("clustering", "separation"), ("clustering", "separation")),
@@ -67,9 +68,9 @@ class TypedBody(Protocol):
     """The fields of a body that say what its inputs are."""
 
     @property
-    def input_type(self) -> InputWord | None: ...
+    def input_type(self) -> InputTypeName | None: ...
     @property
-    def task(self) -> InputWord | None: ...
+    def task(self) -> InputTypeName | None: ...
     @property
     def prompt_name(self) -> str | None: ...
 
@@ -86,88 +87,90 @@ class InputPrompt(NamedTuple):
 
 
 def read_input_prompt(
-    card: ModelCard, body: TypedBody, *, model_word: InputWord | None = None, text: str | None = None
+    card: ModelCard, body: TypedBody, *, model_suffix: InputTypeName | None = None, text: str | None = None
 ) -> InputPrompt:
     """Read the role and the prompt that a body asks for.
 
-    model_word: the word in the model's name, such as `docs:query`. text: a prompt by its text, where the route has one.
-    Raises InvalidInput where the request says two different things.
+    model_suffix: the type in the model's name, such as `docs:query`. text: a prompt by its text, where the route has
+    one. Raises InvalidInput where the request says two different things.
     """
-    word = body.input_type or body.task or model_word
-    if word is None:
+    type_name = body.input_type or body.task or model_suffix
+    if type_name is None:
         return InputPrompt(None, body.prompt_name, text)
-    said = {"input_type": body.input_type, "task": body.task, "model": model_word}
-    for field, other in said.items():
-        if other is not None and INPUT_TYPES[other] != INPUT_TYPES[word]:
-            raise InvalidInput(f"`{field}` says {other} where another field says {word}; leave one out")
-    return choose_prompt(card, word, body.prompt_name, text)
+    types = {"input_type": body.input_type, "task": body.task, "model": model_suffix}
+    for field, field_type in types.items():
+        if field_type is not None and INPUT_TYPES[field_type] != INPUT_TYPES[type_name]:
+            raise InvalidInput(
+                f"`{field}` says {field_type} where another field says {type_name}; leave one out"
+            )
+    return choose_prompt(card, type_name, body.prompt_name, text)
 
 
 def choose_prompt(
-    card: ModelCard, word: InputWord | None, name: str | None = None, text: str | None = None
+    card: ModelCard, type_name: InputTypeName | None, name: str | None = None, text: str | None = None
 ) -> InputPrompt:
     """Choose the prompt: the one requested by name or text, otherwise that of the inputs' type.
 
     Without a prompt for the type the default one applies, unless that is the prompt of another type: a query's prompt
     before a document would be worse than none.
     """
-    if word is None:
+    if type_name is None:
         return InputPrompt(None, name, text)
-    _check_task(card, word)
-    role, names = INPUT_TYPES[word]
+    _check_task(card, type_name)
+    role, names = INPUT_TYPES[type_name]
     if role is not None and name in _PROMPTS_OF_OTHER_ROLE[role]:
         # With an adapter for each role it would be a query read by the weights for documents, or the reverse.
-        raise InvalidInput(f"`prompt_name` says {name} where another field says {word}; leave one out")
+        raise InvalidInput(f"`prompt_name` says {name} where another field says {type_name}; leave one out")
     if name is not None or text is not None:
         return InputPrompt(role, name, text)
-    found = next((known for known in names if known in card.prompts), None)
-    has_prompt_of_another = found is None and card.default_prompt in _PROMPTS_OF_TYPES
-    return InputPrompt(role, found, "" if has_prompt_of_another else None)
+    prompt = next((candidate for candidate in names if candidate in card.prompts), None)
+    has_prompt_of_another = prompt is None and card.default_prompt in _PROMPTS_OF_TYPES
+    return InputPrompt(role, prompt, "" if has_prompt_of_another else None)
 
 
-def _check_task(card: ModelCard, word: InputWord) -> None:
+def _check_task(card: ModelCard, type_name: InputTypeName) -> None:
     """Raise InvalidInput for a task that the model has another adapter for than the one that is served."""
-    names = set(TASKS.get(word, ()))
+    names = set(TASKS.get(type_name, ()))
     if names & set(card.adapter_tasks) and card.adapter_task not in names:
         raise InvalidInput(
-            f"{word!r} is a task with an adapter of its own, which this service has not loaded (it has "
+            f"{type_name!r} is a task with an adapter of its own, which this service has not loaded (it has "
             f"{', '.join(card.served_tasks) or 'none'}; the model has {', '.join(card.adapter_tasks)}); set "
             "model.adapters to serve it"
         )
 
 
 def select_service(
-    service: InferenceService, body: TypedBody, model_word: InputWord | None = None
+    service: InferenceService, body: TypedBody, model_suffix: InputTypeName | None = None
 ) -> InferenceService:
-    """Return the service of the task that a body names, by a word of its inputs or the name of a prompt; else the one
-    that is given. model_word: the word in the model's name."""
+    """Return the service of the task that a body names, by the type of its inputs or the name of a prompt; else the one
+    that is given. model_suffix: the type in the model's name."""
     if not service.other_tasks:
         return service
     services = (service, *service.other_tasks)
-    word = body.input_type or body.task or model_word
-    names = () if word is None else TASKS.get(word, ())
-    found = next((one for one in services if one.card.adapter_task in names), None)
-    if found is not None:
-        return found
-    # A word of a role, such as `query`, names no task: the first task that tells the role from others by a prompt.
-    prompts = () if word is None or names else INPUT_TYPES[word].prompts
-    wanted = prompts if body.prompt_name is None else (body.prompt_name,)
-    return next((one for one in services if not one.card.prompts.keys().isdisjoint(wanted)), service)
+    type_name = body.input_type or body.task or model_suffix
+    names = () if type_name is None else TASKS.get(type_name, ())
+    task_service = next((each for each in services if each.card.adapter_task in names), None)
+    if task_service is not None:
+        return task_service
+    # A role, such as `query`, names no task: the first task that tells the role from others by a prompt.
+    prompts = () if type_name is None or names else INPUT_TYPES[type_name].prompts
+    prompt_names = prompts if body.prompt_name is None else (body.prompt_name,)
+    return next((each for each in services if not each.card.prompts.keys().isdisjoint(prompt_names)), service)
 
 
-def split_model_name(name: str, served: str) -> tuple[str, InputWord | None]:
+def split_model_name(name: str, served: str) -> tuple[str, InputTypeName | None]:
     """Split a model's name into the name and the suffix: `docs:query`, or `docs-query` as in NIM.
 
     served: the name under which the model is served. Raises InvalidInput for an unknown suffix.
     """
     if name == served:
         return name, None
-    base, colon, word = name.rpartition(":")
-    if colon and word in INPUT_TYPES:
-        return base, cast(InputWord, word)
+    base, colon, type_name = name.rpartition(":")
+    if colon and type_name in INPUT_TYPES:
+        return base, cast(InputTypeName, type_name)
     if colon and base == served:
-        raise InvalidInput(f"`model`: {word!r} behind the name is none of {', '.join(INPUT_TYPES)}")
-    word = name.removeprefix(f"{served}-")
-    if word != name and word in INPUT_TYPES:
-        return served, cast(InputWord, word)
+        raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
+    type_name = name.removeprefix(f"{served}-")
+    if type_name != name and type_name in INPUT_TYPES:
+        return served, cast(InputTypeName, type_name)
     return name, None

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from embedserve_runtime.api.context import RequestContext
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.input_types import InputWord, split_model_name
+from embedserve_runtime.api.input_types import InputTypeName, split_model_name
 from embedserve_runtime.api.responses import VECTOR_SPACE
 from embedserve_runtime.errors import InvalidInput, VectorSpaceMismatch
 from embedserve_runtime.model.card import ModelCard
@@ -29,13 +29,13 @@ _DECIMAL = re.compile(rb"\s*\+?(?P<digits>[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[
 class RequestOptions(NamedTuple):
     """The options of a request that come from its headers and its model name.
 
-    vector_space: the one that the client requires. timeout: the seconds that it waits. word: what the inputs are, where
-    the model's name says it.
+    vector_space: the one that the client requires. timeout: the seconds that it waits. input_type: what the inputs are,
+    where the model's name says it.
     """
 
     vector_space: str | None
     timeout: float | None
-    word: InputWord | None = None
+    input_type: InputTypeName | None = None
 
 
 def read_request_options(context: RequestContext, model: str | None = None) -> RequestOptions:
@@ -53,8 +53,8 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
         raise VectorSpaceMismatch(
             f"`model` asks for vector space {suffix} and X-Embedserve-Vector-Space for {space}; leave one out"
         )
-    _, word = split_model_name(name, context.model_name)
-    return RequestOptions(space if suffix is None else suffix, timeout, word)
+    _, input_type = split_model_name(name, context.model_name)
+    return RequestOptions(space if suffix is None else suffix, timeout, input_type)
 
 
 def check_header_options(context: RequestContext, service: InferenceService) -> None:

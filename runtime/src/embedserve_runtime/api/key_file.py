@@ -31,8 +31,8 @@ _MAX_FILE_BYTES = 2**20
 MAX_KEYS = 2_000
 """A document of so many takes 0.1 s to read, during which nothing is answered."""
 MAX_RATE = 10**12
-_YAML_WORD = re.compile(r"-|---|#.*|.*:|.*[{}\[\]].*")
-"""A word that bare keys do not have, and each document has: such a file is read as a document or refused, never taken
+_YAML_TOKEN = re.compile(r"-|---|#.*|.*:|.*[{}\[\]].*")
+"""A token that bare keys do not have, and each document has: such a file is read as a document or refused, never taken
 for bare keys, since then its names, marks and comments would be keys."""
 ANONYMOUS = "anonymous"
 """The name of a client whose requests carry none."""
@@ -84,7 +84,7 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
         raise ConfigError(f"{path} holds no API keys: it is not text") from None
     if not content.strip(", \t\r\n"):
         raise ApiKeysMissing(f"no API keys: {path} is empty")
-    if any(map(_YAML_WORD.fullmatch, content.split())):
+    if any(map(_YAML_TOKEN.fullmatch, content.split())):
         return _read_document(path, content)
     try:
         return tuple(ApiKey(hash_key(validate_secret(key))) for key in split_secrets(content))

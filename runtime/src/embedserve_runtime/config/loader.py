@@ -126,7 +126,7 @@ def _describe_problems(error: ValidationError | SettingsError) -> str:
 
 def _describe_path(path: FieldPath) -> str:
     """Describe a setting by its path, and by the environment variable that sets it, if any."""
-    words = [str(part) for part in path]
-    variables = ("EMBEDSERVE_" + "__".join(words[:end]).upper() for end in range(len(words), 0, -1))
+    parts = [str(part) for part in path]
+    variables = ("EMBEDSERVE_" + "__".join(parts[:end]).upper() for end in range(len(parts), 0, -1))
     variable = next((name for name in variables if name in os.environ), None)
-    return (".".join(words) or "settings") + (f" (set by {variable})" if variable is not None else "")
+    return (".".join(parts) or "settings") + (f" (set by {variable})" if variable is not None else "")

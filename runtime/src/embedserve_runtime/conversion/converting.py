@@ -328,7 +328,7 @@ def choose_forms(
 
 
 def describe_forms(forms: Mapping[str, Form], products: int) -> str:
-    """Describe the forms in words. products: how many there are."""
+    """Describe the forms in a message. products: how many there are."""
     blocks = [form for form in forms.values() if isinstance(form, BlockQuantization)]
     sizes = "".join(f" of {size}" for size in sorted({form.size for form in blocks}))
     whole = products - len(forms)

@@ -152,7 +152,7 @@ class StaticRunner:
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 
-class WordRunner:
+class SparseStaticRunner:
     """Each token of a text has the weight of a table, however often it occurs.
 
     Source: SparseStaticEmbedding of sentence-transformers 6.2.

@@ -123,7 +123,7 @@ class EngineChannel:
 
     def _receive(self, parts: Sequence[zmq.Frame]) -> None:
         peer = self._peers.get(parts[0].bytes)
-        if peer is None:  # the last words of one that is gone
+        if peer is None:  # a last message of one that is gone
             return
         try:
             peer.receive(self._decoder.decode(parts[1:]))

@@ -13,7 +13,7 @@ from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.engines.onnx.bundled import BundledOnnxEngine, BundledOnnxRunner
 from embedserve_runtime.engines.onnx.engine import OnnxEngine
 from embedserve_runtime.engines.protocol import EncoderEngine
-from embedserve_runtime.engines.static import StaticRunner, WordRunner
+from embedserve_runtime.engines.static import SparseStaticRunner, StaticRunner
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
@@ -81,7 +81,7 @@ def _build_routed_runners(
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             return [StaticRunner(card, table, own, partial(apply_layers, _load_dense_layers(card, tensors)))]
         case WordTable():
-            return [WordRunner(card, read_token_weights(tensors, card.encoder_path))]
+            return [SparseStaticRunner(card, read_token_weights(tensors, card.encoder_path))]
     checkpoint = open_encoder_tensors(card, tensors)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))
     heads = load_heads(card, tensors, checkpoint)

@@ -32,8 +32,8 @@ def find_model_sizes(
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             size, token = sum(tensor.nbytes for tensor in own.values()), FLOAT_BYTES * table.dimensions
             return _describe_table(card, size, token), "static", "as stored"
-        case WordTable() as words:
-            return _describe_table(card, FLOAT_BYTES * words.vocabulary, 8), "static", "as stored"
+        case WordTable() as table:
+            return _describe_table(card, FLOAT_BYTES * table.vocabulary, 8), "static", "as stored"
         case BundledOnnx() as graph:
             weights = sum(file.stat().st_size for file in graph.files)
             sizes = replace(

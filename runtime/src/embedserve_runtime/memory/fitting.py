@@ -127,7 +127,7 @@ def _describe(wanted: ServingLoad, load: ServingLoad) -> Iterator[str]:
         ("concurrency", "batches at once"),
         ("max_length", "tokens of an input"),
     )
-    for name, words in names:
+    for name, description in names:
         before, now = getattr(wanted, name), getattr(load, name)
         if now < before:
-            yield f"{now} {words} in the place of {before}"
+            yield f"{now} {description} in the place of {before}"

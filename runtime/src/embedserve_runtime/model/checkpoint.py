@@ -173,8 +173,8 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
 
 
 def _find_prefix(names: ParameterNames, available: frozenset[str]) -> str:
-    words = [source.tensor for source in names.sources["embeddings.word.weight"]]
-    found = (prefix for prefix in names.prefixes if any(prefix + word in available for word in words))
+    tensors = [source.tensor for source in names.sources["embeddings.word.weight"]]
+    found = (prefix for prefix in names.prefixes if any(prefix + tensor in available for tensor in tensors))
     return next(found, names.prefixes[0])
 
 

@@ -115,11 +115,11 @@ def _list_changes(
             yield "normalizer", {**normalizer, **switches}, why
     adds_blank = _choose_prefix(files, name, content)
     if adds_blank is not None:
-        words = "a blank" if adds_blank else "no blank"
+        prefix = "a blank" if adds_blank else "no blank"
         yield (
             "pre_tokenizer",
             {**content["pre_tokenizer"], "add_prefix_space": adds_blank},
-            [f"add_prefix_space of {name}: {words} is put before a text, against {TOKENIZER_FILE}"],
+            [f"add_prefix_space of {name}: {prefix} is put before a text, against {TOKENIZER_FILE}"],
         )
 
 

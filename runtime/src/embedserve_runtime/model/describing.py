@@ -103,8 +103,10 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     """Describe what the modules make of an input, without its identity. Raises ModelError and ConfigError."""
     files, tensors = source.files, source.tensors
     layout = read_layout(files, entries)
-    if layout.modules.words is not None:
-        return _describe_words(source, layout, read_words(files, tensors, layout.modules.words))
+    if layout.modules.sparse_static is not None:
+        return _describe_sparse_static(
+            source, layout, read_words(files, tensors, layout.modules.sparse_static)
+        )
     table = read_static(files, tensors, layout.modules.static)
     if table is not None:
         return _describe_static(source, layout, table)
@@ -307,13 +309,13 @@ def _describe_static(source: CardSource, layout: ModelLayout, table: StaticTable
     return _replace_body(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
-def _describe_words(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
+def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
     settings = source.settings
     if settings.onnx_file is not None:
         raise ConfigError("model.onnx_file: a table of token weights runs without one; unset it")
     if settings.task not in ("auto", Task.SPARSE):
         raise ConfigError(f"model.task: a table of token weights gives sparse vectors, not {settings.task}")
-    modules = replace(layout.modules, transformer=layout.modules.words or "")
+    modules = replace(layout.modules, transformer=layout.modules.sparse_static or "")
     layout = replace(layout, modules=modules, max_length=table.max_length, transformer=TransformerModule())
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
     tokenizer = resolve_tokenizer(source.files.enter_folder(layout.modules.transformer))

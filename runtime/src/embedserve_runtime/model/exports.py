@@ -40,7 +40,7 @@ def needs_export(files: ModelFiles, routes: ModuleRoutes, onnx_file: str | None)
     if routes.queries is not None:
         return False  # its encoders are run by families alone
     modules = read_layout(files, routes.documents).modules
-    if onnx_file is not None or modules.static is not None or modules.words is not None:
+    if onnx_file is not None or modules.static is not None or modules.sparse_static is not None:
         return False
     try:
         choose_file(files.enter_folder(modules.transformer), files.names, None)

@@ -62,7 +62,7 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 TRANSFORMERS = ("Transformer", "MLMTransformer")  # the second is an old name in sparse encoders
-WORD_WEIGHTS = ("SparseStaticEmbedding", "IDF")  # the second is an old name
+SPARSE_STATIC = ("SparseStaticEmbedding", "IDF")  # the second is an old name
 DROPOUT = "Dropout"  # does nothing outside training
 SUPPORTED = (
     "Transformer",
@@ -93,7 +93,7 @@ class Modules:
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
-    words: folder of the module that is a table of token weights. scores: layers that make a cross-encoder's scores.
+    sparse_static: folder of the module that is a table of them. scores: layers that make a cross-encoder's scores.
     mask: folder of the module that says which tokens of a multi-vector model count. token_pooling: folder of the
         module that makes one vector of several.
     """
@@ -111,13 +111,13 @@ class Modules:
     mask: str | None = None
     token_pooling: str | None = None
     static: str | None = None
-    words: str | None = None
+    sparse_static: str | None = None
     scores: tuple[HeadLayer, ...] = ()
 
     @property
     def has_table(self) -> bool:
         """Tell whether the pipeline has a table of vectors or weights instead of a Transformer module."""
-        return self.static is not None or self.words is not None
+        return self.static is not None or self.sparse_static is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
         mask=folder_of.get("MultiVectorMask"),
         token_pooling=folder_of.get("HierarchicalTokenPooling"),
         static=folder_of.get("StaticEmbedding"),
-        words=_find_first(folder_of, WORD_WEIGHTS),
+        sparse_static=_find_first(folder_of, SPARSE_STATIC),
         scores=scores,
     )
     if "Pooling" in folder_of:
@@ -231,7 +231,7 @@ def _parse_config(files: ModelFiles, folder: str | None, shape: type[ConfigT]) -
 
 def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
     for entry in entries:
-        if entry.kind not in (*SUPPORTED, *TRANSFORMERS, *WORD_WEIGHTS):
+        if entry.kind not in (*SUPPORTED, *TRANSFORMERS, *SPARSE_STATIC):
             known = ", ".join(SUPPORTED)
             raise UnsupportedArchitecture(f"{path}: module {entry.type} is not supported; supported: {known}")
 

@@ -62,5 +62,5 @@ class Pipeline:
 
     @property
     def pooling_name(self) -> str:
-        """The poolings as one word, such as "mean" or "cls+mean"."""
+        """The poolings as one string, such as "mean" or "cls+mean"."""
         return "+".join(self.pooling)

@@ -19,7 +19,7 @@ from embedserve_runtime.model.hf_files.sentence_transformers import MODULES_FILE
 QUERY, DOCUMENT = "query", "document"
 ROUTERS = ("Router", "Asym")
 ROUTER_FILES = ("router_config.json", "config.json")  # today's name and the old one
-# What all our inputs are, in the words of route_mappings.
+# The modality of all our inputs, as route_mappings calls it.
 TEXT = "text"
 
 Key = tuple[str | None, str | tuple[str, ...] | None]
@@ -123,7 +123,7 @@ def _parse_key(path: Path, text: str) -> Key:
 
 
 def _check_reached(path: Path, config: RouterConfig, reached: set[str]) -> None:
-    """Raise UnsupportedArchitecture for routes that requests have no word for."""
+    """Raise UnsupportedArchitecture for routes that no field of a request selects."""
     others = [route for route in config.structure if route not in reached]
     if others:
         raise UnsupportedArchitecture(

@@ -1,7 +1,7 @@
 """Refuses a model with a tensor that nobody reads, unless it is known to take no part in what is served.
 
 A projection, a scale or a head that is left out would give other vectors than those that the model's authors meant,
-without a word. transformers and sentence-transformers leave such tensors out too, with a warning.
+silently. transformers and sentence-transformers leave such tensors out too, with a warning.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ UNUSED_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """Read the tokens named in the tokenizer's files, such as `cls_token`. Raises ModelInvalid."""
     found: dict[str, str] = {}
-    for file in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE):  # the second has the last word
+    for file in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE):  # the second overrides the first
         content = files.parse_if_there(file, SpecialTokensMap, SpecialTokensMap())
         for name in names:
             token = getattr(content, name)

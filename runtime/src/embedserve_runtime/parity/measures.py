@@ -135,7 +135,7 @@ def rank_correlation(one: FloatArray, other: FloatArray) -> float:
 
 
 def describe_shortfalls(parity: ParityReport, floor: ParitySettings) -> str:
-    """Say what is below the floor, in words; empty where nothing is."""
+    """Return a message about what is below the floor; empty where nothing is."""
     limits = (
         ("mean cosine", parity.mean_cosine, floor.min_mean_cosine),
         ("min cosine", parity.min_cosine, floor.min_cosine),

@@ -28,7 +28,7 @@ class EngineMonitor:
         clock: Callable[[], float],
         on_broken: Callable[[str], None],
     ) -> None:
-        """probe: what has run before. on_broken: called once, with the cause in words."""
+        """probe: what has run before. on_broken: called once, with a message about the cause."""
         self._dispatcher = dispatcher
         self._probe = probe
         self._clock = clock

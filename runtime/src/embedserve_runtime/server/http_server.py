@@ -29,7 +29,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, sock: socket.socket, observer: ConnectionObserver) -> None:
         config = ServerConfig(
-            # Starlette's type of an application and uvicorn's differ in words alone.
+            # Starlette's type of an application and uvicorn's differ in their spelling alone.
             cast(ASGIApplication, app),
             http=BoundedHttpProtocol,
             ws="none",

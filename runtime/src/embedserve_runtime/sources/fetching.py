@@ -213,12 +213,12 @@ class _Fetcher:
         try:
             return choose_file(read_folder(folder), names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
-            words = error.message.replace(str(folder), self.settings.source)
+            message = error.message.replace(str(folder), self.settings.source)
             if isinstance(error, UnsupportedInputs):
-                raise UnsupportedInputs(words) from error
+                raise UnsupportedInputs(message) from error
             if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from
-            raise UnsupportedArchitecture(f"{words}; {ADVICE}") from error
+            raise UnsupportedArchitecture(f"{message}; {ADVICE}") from error
         except (ModelError, ConfigError) as error:
             raise type(error)(error.message.replace(str(folder), self.settings.source)) from error
 

@@ -25,7 +25,7 @@ class ProgressState:
     """The progress of a fetch.
 
     bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
-    seconds_remaining: None where the rate is not known yet. phase: what is being done, in a few words.
+    seconds_remaining: None where the rate is not known yet. phase: what is being done, for people.
     """
 
     phase: str = "resolving"
@@ -159,5 +159,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _to_camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.title() for word in others)
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)

@@ -109,20 +109,20 @@ class S3Source:
         """The server's own code decides where it gives one; servers differ in their statuses."""
         said = str(error)
         code, status = _CODE.search(said), _STATUS.search(said)
-        words = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(said)
+        problem = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(said)
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (
             status and status[1] in _DENIED
         )
         if denied or (code is not None and _KEY_CODE.search(code[1])):
             return ModelAccessDenied(
-                f"{self._name} may not be listed with these keys ({words}): set AWS_ACCESS_KEY_ID and "
+                f"{self._name} may not be listed with these keys ({problem}): set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY of a user that may list and read it"
             )
         if code is not None and code[1] == "NoSuchBucket":
-            return ModelNotFound(f"{self._name}: {words}")
+            return ModelNotFound(f"{self._name}: {problem}")
         if "invalid peer certificate" in said:
             return untrusted_error(self._name, _take_first_line(said))
-        return SourceUnavailable(f"{self._name} cannot be listed: {words}")
+        return SourceUnavailable(f"{self._name} cannot be listed: {problem}")
 
 
 def _describe_file(path: str, size: int, etag: str | None) -> RemoteFile:

@@ -17,7 +17,7 @@ from embedserve_runtime.store.volume import volume_errors
 class DamagedEntry:
     """A damaged model, artifact or blob.
 
-    path: relative to the store; problem: in words.
+    path: relative to the store; problem: a message.
     """
 
     path: str

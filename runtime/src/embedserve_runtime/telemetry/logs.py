@@ -87,7 +87,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _format_value(value: object) -> str:
-    """Format a field as it is where that is one word, else as JSON."""
+    """Format a field as it is where that has no white space, else as JSON."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     if isinstance(value, str) and (not text or " " in text or '"' in text):
         text = orjson.dumps(text).decode()

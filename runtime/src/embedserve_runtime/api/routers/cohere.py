@@ -44,11 +44,11 @@ router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_respo
 async def embed(request: Request, body: CohereBody) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
-    service = select_service(service, body, options.word)
+    service = select_service(service, body, options.input_type)
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
     check_dimensions(service.card, output_dimension=body.output_dimension)
-    prompt = read_input_prompt(service.card, body, model_word=options.word)
+    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type)
     query = EmbedQuery(
         inputs=texts,
         truncate=body.truncate != "NONE",

@@ -69,7 +69,7 @@ router = APIRouter(
 async def encode(request: Request, body: EncodeBody) -> Response:
     service, context = get_service(request), get_context(request)
     if service.other_tasks:
-        service = select_service(service, body, read_request_options(context, body.model).word)
+        service = select_service(service, body, read_request_options(context, body.model).input_type)
     as_bytes = BYTES in context.headers.get(b"accept", b"").lower()
     outputs = _requested_outputs(body, service)
     output_format = resolve_format(body, service)
@@ -101,7 +101,7 @@ def _build_query(
 ) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
-    prompt = read_input_prompt(service.card, body, model_word=options.word, text=body.prompt)
+    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type, text=body.prompt)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=merge_aliases(truncate=body.truncate, overflow=TRUNCATES.get(body.overflow or "")),

@@ -47,11 +47,11 @@ router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_respo
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
-    service = select_service(service, body, options.word)
+    service = select_service(service, body, options.input_type)
     inputs = read_inputs(context, body.input, "input")
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))
-    prompt = read_input_prompt(service.card, body, model_word=options.word)
+    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type)
     wanted = read_embedding_options(service.card, body)
     query = EmbedQuery(
         inputs,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
-from embedserve_runtime.api.input_types import InputWord
+from embedserve_runtime.api.input_types import InputTypeName
 from embedserve_runtime.api.schemas.compatibility import supported_for
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ PromptName = Annotated[
     ),
 ]
 InputTypeField = Annotated[
-    InputWord | None,
+    InputTypeName | None,
     Field(
         description="What the inputs are: chooses the prompt, and the route of queries of a model that has one.",
         examples=["query"],
@@ -145,7 +145,7 @@ class TypedInputs(ApiModel):
 
     input_type: Annotated[InputTypeField, supported_for("Cohere", "NIM", "Voyage")] = None
     task: Annotated[
-        InputWord | None,
+        InputTypeName | None,
         supported_for("Jina"),
         Field(description="The same as `input_type`.", examples=["retrieval.query"]),
     ] = None

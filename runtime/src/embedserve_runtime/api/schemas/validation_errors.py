@@ -1,4 +1,4 @@
-"""Describes why a body was refused, in words that a person can act on."""
+"""Describes why a body was refused, in a message that a person can act on."""
 
 from __future__ import annotations
 

@@ -165,13 +165,13 @@ def _write_post_norm(parts: Parts, branch: str, layer: Layer, name: str) -> str:
 
 def _write_embeddings(parts: Parts, encoder: Encoder) -> str:
     graph, weights, embeddings = parts.graph, parts.weights, encoder.embeddings
-    words = weights.read_float32("embeddings.word.weight")
+    word_embeddings = weights.read_float32("embeddings.word.weight")
     if embeddings.scale != 1.0:
-        words = words * np.float32(embeddings.scale)
+        word_embeddings = word_embeddings * np.float32(embeddings.scale)
     types = weights.read_float32("embeddings.token_type.weight") if embeddings.token_types else None
     if embeddings.positions is None and types is not None and len(types) == 1:
-        words, types = words + types[0], None
-    hidden = graph.add("Gather", graph.add_constant("embeddings.word", words), "token_ids")
+        word_embeddings, types = word_embeddings + types[0], None
+    hidden = graph.add("Gather", graph.add_constant("embeddings.word", word_embeddings), "token_ids")
     row = _write_position_and_type_row(parts, embeddings, types)
     has_projection = embeddings.width not in (None, encoder.hidden_size)
     if has_projection and not embeddings.norm_first:

@@ -96,8 +96,10 @@ def _run_device_checks(device: torch.device, sample: _Sample) -> Iterator[Check]
     capability = torch.cuda.get_device_capability(device)
     name = f"{get_device_name(device)} ({device}, {capability[0]}.{capability[1]})"
     dtype = choose_dtype(capability)
-    words = str(dtype).removeprefix("torch.")
-    yield compare_hidden_states(f"{name}: {words}", _run_forward(sample, device, dtype), want, MIN_COSINE)
+    dtype_name = str(dtype).removeprefix("torch.")
+    yield compare_hidden_states(
+        f"{name}: {dtype_name}", _run_forward(sample, device, dtype), want, MIN_COSINE
+    )
     reason = find_triton_obstacle(device)
     if reason is not None:
         yield Check(f"{name}: fused kernels", CheckStatus.NOT_CHECKED, reason)

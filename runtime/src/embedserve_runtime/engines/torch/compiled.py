@@ -27,8 +27,8 @@ FOLDER = "TRITON_CACHE_DIR"
 def use_stored_kernels(store: Path, kind: str) -> Iterator[None]:
     """Kernels that are compiled inside are taken from the store, and put there if they were not.
 
-    kind: in words, what of a model and its settings decides about them; versions and the devices are added to it. Where
-    the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.
+    kind: a description of what in a model and its settings decides about them; versions and the devices are added to
+    it. Where the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.
     """
     if not torch.cuda.is_available() or find_spec("triton") is None:
         yield
@@ -74,8 +74,8 @@ def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
 
 def build_kernel_key(kind: str, triton: str, capabilities: str) -> str:
     """Return the key of kernels that can be used for each other."""
-    words = f"{kind}\n{triton}\n{torch.__version__}\n{__version__}\n{capabilities}"
-    return hashlib.sha256(words.encode()).hexdigest()[:32]
+    fingerprint = f"{kind}\n{triton}\n{torch.__version__}\n{__version__}\n{capabilities}"
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
 
 
 def _describe_capabilities() -> str:

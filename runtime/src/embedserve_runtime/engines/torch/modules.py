@@ -87,14 +87,14 @@ class _StreamedLayers:
 
 
 class PackedEmbeddings:
-    """Word, position and token-type rows, then projection and norm."""
+    """Adds word, position and token-type embeddings, then applies projection and norm."""
 
     def __init__(self, encoder: Encoder, parameters: Parameters) -> None:
         self._tables = EmbeddingTables.load(encoder, parameters)
 
     def __call__(self, tokens: PackedTokens) -> Tensor:
         tables = self._tables
-        hidden = functional.embedding(tokens.ids, tables.words)
+        hidden = functional.embedding(tokens.ids, tables.word_embeddings)
         if tables.scale != 1.0:
             hidden = hidden * tables.scale
         if tables.types is not None:

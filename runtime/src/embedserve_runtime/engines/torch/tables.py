@@ -12,13 +12,13 @@ from embedserve_runtime.model.architecture import Encoder, Layer, NormPlacement
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingTables:
-    """Rows (entries, width) of words, positions and token types; None for what the encoder does not have.
+    """Rows (entries, width) of token ids, positions and token types; None for what the encoder does not have.
 
     first_position: row of a text's first token. projection: from the width of the rows to that of the layers.
     norm_first: whether the norm stands before the projection.
     """
 
-    words: Tensor
+    word_embeddings: Tensor
     scale: float
     positions: Tensor | None
     first_position: int
@@ -32,7 +32,7 @@ class EmbeddingTables:
         description = encoder.embeddings
         positions, width = description.positions, description.width
         return cls(
-            words=parameters.load_tensor("embeddings.word.weight"),
+            word_embeddings=parameters.load_tensor("embeddings.word.weight"),
             scale=description.scale,
             positions=None if positions is None else parameters.load_tensor("embeddings.position.weight"),
             first_position=0 if positions is None else positions.offset,

@@ -1,5 +1,5 @@
-"""Gemma and Gemma 2: the common decoder with scaled words, and norms whose stored weights are 1 less. Gemma 2 also has
-norms behind its branches, a cap on the scores of its attention, and a window in every second layer.
+"""Gemma and Gemma 2: the common decoder with scaled word embeddings, and norms whose stored weights are 1 less. Gemma 2
+also has norms behind its branches, a cap on the scores of its attention, and a window in every second layer.
 
 Source: `GemmaModel` and `Gemma2Model` of transformers. There `is_causal` opens the mask to both sides;
 `use_bidirectional_attention` alone opens it for some implementations of attention and not for others.
@@ -130,7 +130,7 @@ def _describe_encoder(
     encoder = decoder.describe_encoder(path, config, attentions)
     return replace(
         encoder,
-        embeddings=describe_words(config.vocab_size, config.hidden_size),
+        embeddings=describe_embeddings(config.vocab_size, config.hidden_size),
         layers=tuple(replace(layer, placement=placement, norm=norm) for layer in encoder.layers),
         final_norm=norm,
     )
@@ -141,7 +141,7 @@ def describe_norm(eps: float) -> Norm:
     return Norm(NormKind.RMS, eps, unit_offset=True)
 
 
-def describe_words(vocabulary: int, hidden_size: int) -> Embeddings:
-    """Words times the root of the hidden size, which in the source is a float32 tensor, not the double that a square
-    root is."""
+def describe_embeddings(vocabulary: int, hidden_size: int) -> Embeddings:
+    """Describe word embeddings that are scaled by the root of the hidden size, which in the source is a float32 tensor,
+    not the double that a square root is."""
     return Embeddings(vocabulary, None, 0, None, scale=float(np.float32(hidden_size**0.5)))

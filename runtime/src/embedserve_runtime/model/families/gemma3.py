@@ -1,5 +1,5 @@
-"""Gemma 3 text models and EmbeddingGemma: norms before and after each branch, scaled words, norms on queries and
-keys, local attention with a rotary base of its own in most layers.
+"""Gemma 3 text models and EmbeddingGemma: norms before and after each branch, scaled word embeddings, norms on queries
+and keys, local attention with a rotary base of its own in most layers.
 
 Source: `Gemma3TextModel` of transformers. With `use_bidirectional_attention` a token sees sliding_window // 2 tokens
 to each side; causal, sliding_window tokens with itself.
@@ -80,7 +80,7 @@ def describe(file: ModelFile) -> Encoder:
         family="gemma3_text",
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
-        embeddings=gemma.describe_words(config.vocab_size, config.hidden_size),
+        embeddings=gemma.describe_embeddings(config.vocab_size, config.hidden_size),
         layers=tuple(Layer(attention[kind], mlp, NormPlacement.SANDWICH, rms) for kind in layer_types),
         final_norm=rms,
         parameter_names=gemma.NAMES_AROUND,

@@ -181,7 +181,7 @@ def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
     )
     with_experts = replace(layer, mlp=_describe_experts(path, config)) if config.has_experts else layer
     multiple = config.pad_vocab_size_multiple
-    words = -(-config.vocab_size // multiple) * multiple
+    vocabulary = -(-config.vocab_size // multiple) * multiple
     # With a scaling factor the base grows with each text longer than the trained positions; up to them it rests.
     trained = config.max_trained_positions
     grows = bool(config.rotary_scaling_factor) and trained < config.n_positions
@@ -189,7 +189,7 @@ def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
         family="nomic_bert",
         hidden_size=config.n_embd,
         max_tokens=trained if grows else config.n_positions,
-        embeddings=Embeddings(words, None, config.type_vocab_size, layer.norm),
+        embeddings=Embeddings(vocabulary, None, config.type_vocab_size, layer.norm),
         layers=tuple(
             with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)
         ),

@@ -89,6 +89,8 @@ def _describe_rows(source: HeadSource, rows: tuple[int, ...], divisor: float) ->
         )
     names = source.encoder.parameter_names
     tied = [
-        prefix + word.tensor for prefix in names.prefixes for word in names.sources["embeddings.word.weight"]
+        prefix + embedding.tensor
+        for prefix in names.prefixes
+        for embedding in names.sources["embeddings.word.weight"]
     ]
     return HeadLayer(source.hidden, 1, ("lm_head.weight", *tied), (), rows=rows, divisor=divisor)

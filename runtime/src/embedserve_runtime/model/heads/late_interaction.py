@@ -157,13 +157,13 @@ def _read_skipped_tokens(
         if mask.keep_only_token_ids:
             path = own.path / "config.json"
             raise UnsupportedArchitecture(f"{path}: keep_only_token_ids is for images and is not supported")
-    words = mask.skiplist_words
-    if words is None and pylate.model_type == "ColBERT":
-        words = pylate.skiplist_words if pylate.skiplist_words is not None else list(string.punctuation)
-    unknown = [word for word in words or () if word not in ids]
+    skiplist = mask.skiplist_words
+    if skiplist is None and pylate.model_type == "ColBERT":
+        skiplist = pylate.skiplist_words if pylate.skiplist_words is not None else list(string.punctuation)
+    unknown = [token for token in skiplist or () if token not in ids]
     if unknown:
         log.warning("words to skip are no tokens of the model and are not skipped", extra={"words": unknown})
-    skipped = sorted({ids[word] for word in words or () if word in ids})
+    skipped = sorted({ids[token] for token in skiplist or () if token in ids})
     return tuple(skipped), _read_roles(files.path, mask.skiplist_tasks)
 
 

@@ -22,8 +22,8 @@ Layers = tuple[HeadLayer, ...]
 
 def _list_word_embeddings(source: HeadSource) -> tuple[str, ...]:
     names = source.encoder.parameter_names
-    words = names.sources["embeddings.word.weight"]
-    return tuple(prefix + word.tensor for prefix in names.prefixes for word in words)
+    sources = names.sources["embeddings.word.weight"]
+    return tuple(prefix + source.tensor for prefix in names.prefixes for source in sources)
 
 
 def _describe_decoder(source: HeadSource, name: str, *bias: str) -> HeadLayer:

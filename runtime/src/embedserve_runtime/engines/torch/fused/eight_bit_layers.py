@@ -257,7 +257,7 @@ class PostNormEmbeddings:
     kind: EightBit
 
     def __call__(self, batch: DeviceBatch) -> Hidden8:
-        sums = embed_batch(self.tables, batch, self.tables.words.dtype)
+        sums = embed_batch(self.tables, batch, self.tables.word_embeddings.dtype)
         if self.norm is None:
             return HiddenStates(QuantizedRows.quantize(sums, self.kind), sums)
         return HiddenStates(*normalize_to_eight_bit(sums, self.norm, self.kind))
@@ -273,7 +273,11 @@ class PreNormEmbeddings:
 
     def __call__(self, batch: DeviceBatch) -> Hidden8:
         hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
-        rows = hidden if norm is None else add_and_normalize(hidden, norm.rows, dtype=self.tables.words.dtype)
+        rows = (
+            hidden
+            if norm is None
+            else add_and_normalize(hidden, norm.rows, dtype=self.tables.word_embeddings.dtype)
+        )
         return HiddenStates(QuantizedRows.quantize(rows, self.kind), hidden)
 
 
@@ -319,7 +323,7 @@ def build_eight_bit_stack(
     batch = copy_to_device(sample_tokens(encoder) if texts is None else texts, parameters.device)
     calibrate(embed, [*layers, last], [one.centering for one in loaded], batch)
     final_norm = parameters.load_optional_norm(encoder.final_norm, "final_norm")
-    return LayerStack(embed, layers, LastLayerEnd(last, final_norm, tables.words.dtype))
+    return LayerStack(embed, layers, LastLayerEnd(last, final_norm, tables.word_embeddings.dtype))
 
 
 Embed8 = Callable[[DeviceBatch], Hidden8]

@@ -44,16 +44,16 @@ SINGLE_ROW_TILES_BELOW = 1024
 def _look_up(
     tables: EmbeddingTables, batch: DeviceBatch, norm: Normalization | None, dtype: torch.dtype
 ) -> Tensor:
-    """norm(words[id] * scale + type row + position row), (tokens, width)."""
-    words, types, positions = tables.words, tables.types, tables.positions
-    width = words.shape[1]
-    out = words.new_empty((batch.tokens, width), dtype=dtype)
+    """Return norm(word_embeddings[id] * scale + type row + position row), (tokens, width)."""
+    word_embeddings, types, positions = tables.word_embeddings, tables.types, tables.positions
+    width = word_embeddings.shape[1]
+    out = word_embeddings.new_empty((batch.tokens, width), dtype=dtype)
     kernel: Callable[..., object] = rows.embed[(batch.tokens,)]
     kernel(
         ids=batch.ids,
         types=batch.types,
         starts=batch.starts,
-        word_embeddings=words,
+        word_embeddings=word_embeddings,
         type_rows=types,
         position_rows=positions,
         weight=_get_weight(norm),
@@ -78,7 +78,7 @@ def embed_batch(tables: EmbeddingTables, batch: DeviceBatch, dtype: torch.dtype)
     """Return the input of the first layer, (tokens, hidden)."""
     if tables.projection is None:
         return _look_up(tables, batch, tables.norm, dtype)
-    projected = tables.projection(_look_up(tables, batch, None, tables.words.dtype))
+    projected = tables.projection(_look_up(tables, batch, None, tables.word_embeddings.dtype))
     return (
         projected.to(dtype) if tables.norm is None else add_and_normalize(projected, tables.norm, dtype=dtype)
     )

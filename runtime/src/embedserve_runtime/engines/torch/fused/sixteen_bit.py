@@ -114,7 +114,7 @@ class PostNormEmbeddings:
     final_norm: Normalization | None
 
     def embed(self, batch: DeviceBatch) -> Hidden16:
-        hidden = embed_batch(self.tables, batch, self.tables.words.dtype)
+        hidden = embed_batch(self.tables, batch, self.tables.word_embeddings.dtype)
         return HiddenStates(hidden, hidden)
 
     def finish(self, hidden: Hidden16, _: DeviceBatch) -> Tensor:
@@ -130,7 +130,7 @@ class PreNormEmbeddings:
     first_norm: Normalization | None
 
     def embed(self, batch: DeviceBatch) -> Hidden16:
-        hidden, dtype = embed_batch(self.tables, batch, torch.float32), self.tables.words.dtype
+        hidden, dtype = embed_batch(self.tables, batch, torch.float32), self.tables.word_embeddings.dtype
         norm = self.first_norm
         return HiddenStates(
             hidden.to(dtype) if norm is None else add_and_normalize(hidden, norm, dtype=dtype), hidden

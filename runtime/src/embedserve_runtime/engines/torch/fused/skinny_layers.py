@@ -84,7 +84,7 @@ class SkinnyIO:
     tables: EmbeddingTables
 
     def embed(self, batch: DeviceBatch) -> SkinnyHidden:
-        hidden = embed_batch(self.tables, batch, self.tables.words.dtype)
+        hidden = embed_batch(self.tables, batch, self.tables.word_embeddings.dtype)
         return HiddenStates(hidden, hidden)
 
     def finish(self, hidden: SkinnyHidden, _: DeviceBatch) -> Tensor:
