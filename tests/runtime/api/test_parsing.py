@@ -200,7 +200,7 @@ def test_what_is_no_json_is_malformed(content: bytes, message: str) -> None:
         (rb'{"inputs":["a \uD83D\u0041"]}', "the text of `inputs.0`", r"\ud83d"),
         (rb'{"inputs":["a \ud83d\ud83d\ude00"]}', "the text of `inputs.0`", r"\ud83d"),
         (b'{"truncate":true,\n\n"inputs":[\n"a",\n"\\\\\\ud83d"]}', "the text of `inputs.1`", r"\ud83d"),
-        (rb'{"\ud83d":1}', "a text", r"\ud83d"),
+        (rb'{"\ud83d":1}', "the name of a field", r"\ud83d"),
         (
             rb'{"inputs":["' + b"x" * MAX_QUOTED_BODY_BYTES + rb'","\ud83d"]}',
             "the text of `inputs.1`",
