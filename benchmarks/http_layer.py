@@ -24,7 +24,7 @@ from benchmarks.load import load
 from benchmarks.null_server import DIMENSIONS, NullApplication, null_server
 from embedserve_runtime.api.encoding import write_number_arrays, write_openai_base64, write_openai_numbers
 from embedserve_runtime.api.schemas.parsing import read_json
-from embedserve_runtime.api.schemas.tei import EmbedBody
+from embedserve_runtime.api.schemas.tei import EmbedRequest
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.heads.dense import normalize
@@ -75,7 +75,7 @@ def measure_parts() -> None:
         inputs=1, lengths=[14], tokenize_seconds=0.001, queue_seconds=0.001, engine_seconds=0.001
     )
     parts: dict[str, Callable[[], object]] = {
-        "JSON in": lambda: read_json(EmbedBody, BODY),
+        "JSON in": lambda: read_json(EmbedRequest, BODY),
         "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", TruncationRules(truncate=True)),
         "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
         "JSON out": lambda: write_number_arrays(row, 0),

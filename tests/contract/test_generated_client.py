@@ -69,9 +69,9 @@ def call(generated: ModuleType, address: str, function: str, model: str, body: d
 
 def test_vectors_of_two_dialects_are_those_of_the_server(generated: ModuleType, address: str) -> None:
     want = httpx.post(f"{address}/embed", json={"inputs": TEXTS}).json()
-    tei = call(generated, address, "tei.embed", "EmbedBody", {"inputs": TEXTS})
+    tei = call(generated, address, "tei.embed", "EmbedRequest", {"inputs": TEXTS})
     openai = call(
-        generated, address, "open_ai.v1_embeddings", "EmbeddingsBody", {"input": TEXTS, "model": "any"}
+        generated, address, "open_ai.v1_embeddings", "EmbeddingRequest", {"input": TEXTS, "model": "any"}
     )
     assert tei == want
     np.testing.assert_array_equal([item.embedding for item in openai.data], want)
@@ -79,7 +79,7 @@ def test_vectors_of_two_dialects_are_those_of_the_server(generated: ModuleType, 
 
 
 def test_an_error_is_read_in_the_shape_of_its_dialect(generated: ModuleType, address: str) -> None:
-    tei = call(generated, address, "tei.embed", "EmbedBody", {"inputs": []})
-    assert (tei.error_type, type(tei).__name__) == ("Empty", "ErrorBody")
-    openai = call(generated, address, "open_ai.v1_embeddings", "EmbeddingsBody", {"input": []})
+    tei = call(generated, address, "tei.embed", "EmbedRequest", {"inputs": []})
+    assert (tei.error_type, type(tei).__name__) == ("Empty", "ErrorResponse")
+    openai = call(generated, address, "open_ai.v1_embeddings", "EmbeddingRequest", {"input": []})
     assert openai.error.code == "EmptyInput"

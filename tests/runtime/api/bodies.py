@@ -26,19 +26,19 @@ from tests.support.in_process_server import build_page
 SPACE = "vs2-0123456789abcdef0123"
 # What each request needs at least.
 MINIMAL: dict[type[ApiModel], dict[str, Any]] = {
-    tei.EmbedBody: {"inputs": "a"},
-    tei.TokensBody: {"inputs": "a"},
-    tei.PredictBody: {"inputs": "a"},
-    tei.SimilarityBody: {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
-    tei.TokenizeBody: {"inputs": "a"},
-    tei.DecodeBody: {"ids": [1]},
-    tei.VertexBody: {"instances": []},
-    openai.EmbeddingsBody: {"input": "a"},
-    cohere.CohereBody: {},
-    ranking.RankBody: {"query": "a"},
-    native.EncodeBody: {"inputs": "a"},
-    score.ScoreBody: {"query": "a", "documents": ["b"]},
-    probes.CurrentBody: {"vector_space": SPACE},
+    tei.EmbedRequest: {"inputs": "a"},
+    tei.EmbedTokensRequest: {"inputs": "a"},
+    tei.PredictRequest: {"inputs": "a"},
+    tei.SimilarityRequest: {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    tei.TokenizeRequest: {"inputs": "a"},
+    tei.DecodeRequest: {"ids": [1]},
+    tei.VertexRequest: {"instances": []},
+    openai.EmbeddingRequest: {"input": "a"},
+    cohere.CohereEmbedRequest: {},
+    ranking.RerankRequest: {"query": "a"},
+    native.EncodeRequest: {"inputs": "a"},
+    score.ScoreRequest: {"query": "a", "documents": ["b"]},
+    probes.CurrentRequest: {"vector_space": SPACE},
 }
 
 

@@ -130,7 +130,7 @@ def sparse(value: Any, effect: Effect) -> Case:
 
 
 TABLE: Mapping[type[ApiModel], RouteFields] = {
-    tei.EmbedBody: RouteFields(
+    tei.EmbedRequest: RouteFields(
         ("/embed",),
         "TEI",
         {"inputs": [LONG, "hello"]},
@@ -142,15 +142,15 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "dimensions": DIMENSIONS,
         },
     ),
-    tei.TokensBody: TOKENS,
-    tei.PredictBody: RouteFields(
+    tei.EmbedTokensRequest: TOKENS,
+    tei.PredictRequest: RouteFields(
         ("/predict",),
         "TEI",
         {"inputs": LONG},
         {"truncate": CUT, "truncation_direction": SIDE, "raw_scores": RAW},
         "classifier",
     ),
-    tei.SimilarityBody: RouteFields(
+    tei.SimilarityRequest: RouteFields(
         ("/similarity",),
         "TEI",
         {"inputs": {"source_sentence": "a vector", "sentences": DOCUMENTS}},
@@ -159,13 +159,13 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             **{f"parameters.{name}": cases for name, cases in TOKENS.cases.items()},
         },
     ),
-    tei.TokenizeBody: RouteFields(
+    tei.TokenizeRequest: RouteFields(
         ("/tokenize",),
         "TEI",
         {"inputs": ["hello"]},
         {**TYPED, "add_special_tokens": (Case(False, NUMBERS), YES, *refused("no"))},
     ),
-    tei.DecodeBody: RouteFields(
+    tei.DecodeRequest: RouteFields(
         ("/decode",),
         "TEI",
         {"ids": [2, 9, 3]},
@@ -174,7 +174,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "input_type": (Case("query", SAME), Case("document", SAME), *refused("qurey")),
         },
     ),
-    openai.EmbeddingsBody: RouteFields(
+    openai.EmbeddingRequest: RouteFields(
         ("/v1/embeddings",),
         "OpenAI",
         {"input": [LONG, "hello"]},
@@ -221,7 +221,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "messages": refused([{"role": "user", "content": "hello"}]),
         },
     ),
-    cohere.CohereBody: RouteFields(
+    cohere.CohereEmbedRequest: RouteFields(
         ("/v2/embed",),
         "Cohere",
         {"texts": [LONG, "hello"]},
@@ -243,14 +243,14 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "truncate": (Case("START", NUMBERS), Case("END", SAME), *refused("NONE", "MIDDLE")),
         },
     ),
-    ranking.RankBody: RouteFields(
+    ranking.RerankRequest: RouteFields(
         ("/rerank", "/v1/rerank", "/v2/rerank"),
         "Cohere",
         {"query": "hello world", "texts": DOCUMENTS},
         RANKING,
         "reranker",
     ),
-    native.EncodeBody: RouteFields(
+    native.EncodeRequest: RouteFields(
         ("/v1/encode",),
         "Embedserve",
         {"inputs": [LONG, "hello"]},
@@ -278,7 +278,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "pool_factor": refused(2, 0.5),
         },
     ),
-    score.ScoreBody: RouteFields(
+    score.ScoreRequest: RouteFields(
         ("/v1/score",),
         "Embedserve",
         {"query": "hello world", "documents": DOCUMENTS},
@@ -293,7 +293,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "truncation_direction": SIDE,
         },
     ),
-    tei.PlatformBody: RouteFields(
+    tei.InvocationRequest: RouteFields(
         ("/", "/invocations"), "platforms", {}, {"inputs": (Case("hello", NUMBERS), *refused(5))}
     ),
 }

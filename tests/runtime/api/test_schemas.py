@@ -72,20 +72,20 @@ def test_null_is_refused_where_a_field_is_needed(model: type[ApiModel], field: s
 @pytest.mark.parametrize(
     ("model", "field", "value"),
     [
-        (tei.EmbedBody, "inputs", ["a", [1, 2], 3]),
-        (tei.EmbedBody, "inputs", []),
-        (tei.EmbedBody, "inputs", "\0 é 😀"),
-        (tei.EmbedBody, "dimensions", 10**30),
-        (tei.PredictBody, "inputs", ["a", ["b", "c"], []]),
-        (tei.TokenizeBody, "inputs", ["a", "b"]),
-        (tei.DecodeBody, "ids", [1, [2, 3]]),
-        (tei.VertexBody, "instances", [1, None, "a", {"inputs": ["b"]}]),
-        (cohere.CohereBody, "embedding_types", ["float", "base64"]),
-        (native.EncodeBody, "ranges", "stored"),
-        (native.EncodeBody, "spans", [[[0, 1], [1, 2]], []]),
-        (native.EncodeBody, "threshold", 0),
-        (native.EncodeBody, "pool_factor", 1.5),
-        (native.EncodeBody, "dtype", OutputDtype.UBINARY),
+        (tei.EmbedRequest, "inputs", ["a", [1, 2], 3]),
+        (tei.EmbedRequest, "inputs", []),
+        (tei.EmbedRequest, "inputs", "\0 é 😀"),
+        (tei.EmbedRequest, "dimensions", 10**30),
+        (tei.PredictRequest, "inputs", ["a", ["b", "c"], []]),
+        (tei.TokenizeRequest, "inputs", ["a", "b"]),
+        (tei.DecodeRequest, "ids", [1, [2, 3]]),
+        (tei.VertexRequest, "instances", [1, None, "a", {"inputs": ["b"]}]),
+        (cohere.CohereEmbedRequest, "embedding_types", ["float", "base64"]),
+        (native.EncodeRequest, "ranges", "stored"),
+        (native.EncodeRequest, "spans", [[[0, 1], [1, 2]], []]),
+        (native.EncodeRequest, "threshold", 0),
+        (native.EncodeRequest, "pool_factor", 1.5),
+        (native.EncodeRequest, "dtype", OutputDtype.UBINARY),
     ],
 )
 def test_values_are_taken_as_they_are(model: type[ApiModel], field: str, value: object) -> None:
@@ -151,8 +151,11 @@ def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
     ("answer", "content"),
     [
         (cohere.CohereEmbeddings(floats=[[0.5, 1.0]], int8=[[1]]), '{"float":[[0.5,1.0]],"int8":[[1]]}'),
-        (ranking.RankItem(index=1, score=0.5), '{"index":1,"score":0.5}'),
-        (ranking.RankItem(index=1, score=0.5, text="é/\u2028"), '{"index":1,"score":0.5,"text":"é/\u2028"}'),
+        (ranking.RerankItem(index=1, score=0.5), '{"index":1,"score":0.5}'),
+        (
+            ranking.RerankItem(index=1, score=0.5, text="é/\u2028"),
+            '{"index":1,"score":0.5,"text":"é/\u2028"}',
+        ),
         (
             tei.TokenItem(id=101, text="[CLS]", special=True, start=None, stop=None),
             '{"id":101,"text":"[CLS]","special":true,"start":null,"stop":null}',
@@ -166,7 +169,7 @@ def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
             '{"data":[{"id":"m","created":1,"object":"model","owned_by":"embedserve"}],"object":"list"}',
         ),
         (
-            native.EncodeAnswer(
+            native.EncodeResponse(
                 model="m",
                 vector_space=SPACE,
                 dtype=OutputDtype.INT8,
@@ -178,7 +181,7 @@ def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
             '"sparse":[{"indices":[1],"values":[0.5]}]}',
         ),
         (
-            score.ScoreAnswer(
+            score.ScoreResponse(
                 model="m",
                 vector_space=SPACE,
                 scores=[0.5],

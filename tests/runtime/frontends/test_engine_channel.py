@@ -19,8 +19,8 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.frontends.messages import (
-    MetricsPageReply,
     MetricsPageRequest,
+    MetricsPageResponse,
     QueueDepthChanged,
     StatusChanged,
 )
@@ -195,7 +195,7 @@ async def test_a_page_of_metrics_goes_to_who_asked() -> None:
         one, other = server.front_ends
         one.channel.send(MetricsPageRequest(3))
         await until(lambda: bool(one.received))
-        assert one.received == [MetricsPageReply(3, b"the page")]
+        assert one.received == [MetricsPageResponse(3, b"the page")]
         assert other.received == []
 
 

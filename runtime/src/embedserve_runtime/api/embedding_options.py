@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from embedserve_runtime.api.encoding import RowWriter, get_base64_writer, get_number_writer
 from embedserve_runtime.api.inputs import check_dimensions, merge_aliases
 from embedserve_runtime.api.schemas.base import EmbeddingType
-from embedserve_runtime.api.schemas.openai import EmbeddingsBody
+from embedserve_runtime.api.schemas.openai import EmbeddingRequest
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.model.card import ModelCard
@@ -55,7 +55,7 @@ class EmbeddingOptions(NamedTuple):
         return (get_base64_writer if self.as_base64 else get_number_writer)(self.output_dtype)
 
 
-def read_embedding_options(card: ModelCard, body: EmbeddingsBody) -> EmbeddingOptions:
+def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> EmbeddingOptions:
     """Read the options of a body. Raises InvalidInput where two of its fields contradict each other."""
     if body.model_fields_set <= _COMMON_FIELDS:
         return EmbeddingOptions(body.dimensions, body.encoding_format == "base64")

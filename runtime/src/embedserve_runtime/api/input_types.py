@@ -64,7 +64,7 @@ _PROMPTS_OF_OTHER_ROLE: Mapping[Role, tuple[str, ...]] = {
 _PROMPTS_OF_TYPES = frozenset(name for kind in INPUT_TYPES.values() for name in kind.prompts)
 
 
-class TypedBody(Protocol):
+class TypedRequest(Protocol):
     """The fields of a body that say what its inputs are."""
 
     @property
@@ -87,7 +87,7 @@ class InputPrompt(NamedTuple):
 
 
 def read_input_prompt(
-    card: ModelCard, body: TypedBody, *, model_suffix: InputTypeName | None = None, text: str | None = None
+    card: ModelCard, body: TypedRequest, *, model_suffix: InputTypeName | None = None, text: str | None = None
 ) -> InputPrompt:
     """Read the role and the prompt that a body asks for.
 
@@ -140,7 +140,7 @@ def _check_task(card: ModelCard, type_name: InputTypeName) -> None:
 
 
 def select_service(
-    service: InferenceService, body: TypedBody, model_suffix: InputTypeName | None = None
+    service: InferenceService, body: TypedRequest, model_suffix: InputTypeName | None = None
 ) -> InferenceService:
     """Return the service of the task that a body names, by the type of its inputs or the name of a prompt; else the one
     that is given. model_suffix: the type in the model's name."""

@@ -19,7 +19,7 @@ from embedserve_runtime.api.encoding import (
     write_sparse_vector,
     write_sparse_vectors,
 )
-from embedserve_runtime.api.schemas.native import EncodeBody, Encoding, NumberRanges
+from embedserve_runtime.api.schemas.native import EncodeRequest, Encoding, NumberRanges
 from embedserve_runtime.api.vector_store_formats import (
     make_pgvector_writer,
     write_pgvector_sparse,
@@ -75,7 +75,7 @@ class OutputFormat:
         return lambda vector: write_weights_by_text(vector, self.output_dtype, texts)
 
 
-def resolve_format(body: EncodeBody, service: InferenceService) -> OutputFormat:
+def resolve_format(body: EncodeRequest, service: InferenceService) -> OutputFormat:
     """Read the format that a body asks for. Raises InvalidInput for a combination that does not exist."""
     output_dtype = body.dtype or OutputDtype.FLOAT32
     ranges = _read_ranges(body, output_dtype, service)
@@ -94,7 +94,7 @@ def resolve_format(body: EncodeBody, service: InferenceService) -> OutputFormat:
     )
 
 
-def _read_ranges(body: EncodeBody, output_dtype: OutputDtype, service: InferenceService) -> Ranges | None:
+def _read_ranges(body: EncodeRequest, output_dtype: OutputDtype, service: InferenceService) -> Ranges | None:
     given = body.ranges
     requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
     return resolve_ranges(service.card, requested, output_dtype, body.dimensions, body.normalize)

@@ -23,8 +23,8 @@ from embedserve_runtime.frontends.messages import (
     FrontEndMessage,
     Heartbeat,
     Hello,
-    MetricsPageReply,
     MetricsPageRequest,
+    MetricsPageResponse,
     QueueDepthChanged,
     Ready,
     RequestCompleted,
@@ -224,7 +224,7 @@ class Peer:
             case Abort():
                 self._abort(message.request_id)
             case MetricsPageRequest():
-                self.send(MetricsPageReply(message.request_id, self._channel.metrics_page()))
+                self.send(MetricsPageResponse(message.request_id, self._channel.metrics_page()))
             case Hello():
                 self.has_said_hello = True
                 self._on_hello(self)

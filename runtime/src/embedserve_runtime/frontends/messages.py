@@ -192,7 +192,7 @@ class RequestFailed(Message, frozen=True):
         return kind(self.message)
 
 
-class MetricsPageReply(Message, frozen=True):
+class MetricsPageResponse(Message, frozen=True):
     """The answer to a MetricsPageRequest."""
 
     request_id: int
@@ -210,7 +210,7 @@ EngineMessage: TypeAlias = (
     | QueueDepthChanged
     | RequestCompleted
     | RequestFailed
-    | MetricsPageReply
+    | MetricsPageResponse
     | Stop
 )
 

@@ -31,8 +31,8 @@ from embedserve_runtime.frontends.messages import (
     Configure,
     EngineMessage,
     Heartbeat,
-    MetricsPageReply,
     MetricsPageRequest,
+    MetricsPageResponse,
     ModelOpened,
     QueueDepthChanged,
     Ready,
@@ -112,7 +112,7 @@ class Worker:
                 task = asyncio.get_running_loop().create_task(self._open_service(from_pickle(message.model)))
                 self._tasks.add(task)
                 task.add_done_callback(self._exit_on_failure)
-            case MetricsPageReply():
+            case MetricsPageResponse():
                 if (asked := self._pages.pop(message.request_id, None)) and not asked.done():
                     asked.set_result(message.page)
             case Stop():

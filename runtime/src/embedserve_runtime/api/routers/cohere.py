@@ -17,13 +17,13 @@ from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import (
-    CohereAnswer,
-    CohereBody,
+    CohereEmbedRequest,
+    CohereEmbedResponse,
     CohereMeta,
     CohereUnits,
     CohereVersion,
 )
-from embedserve_runtime.api.schemas.messages import MessageBody
+from embedserve_runtime.api.schemas.messages import MessageErrorResponse
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import EmbedQuery
@@ -37,11 +37,11 @@ _WRITERS: dict[str, RowWriter] = {
     "base64": get_base64_writer(OutputDtype.FLOAT32),
 }
 
-router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageBody))
+router = APIRouter(route_class=JsonRoute, tags=["Cohere"], responses=error_responses(MessageErrorResponse))
 
 
-@router.post("/v2/embed", summary="Vectors, as Cohere's API gives them", response_model=CohereAnswer)
-async def embed(request: Request, body: CohereBody) -> Response:
+@router.post("/v2/embed", summary="Vectors, as Cohere's API gives them", response_model=CohereEmbedResponse)
+async def embed(request: Request, body: CohereEmbedRequest) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
     service = select_service(service, body, options.input_type)
@@ -80,7 +80,7 @@ async def embed(request: Request, body: CohereBody) -> Response:
     return build_result_response(request, service, content, embedded.usage)
 
 
-def _read_texts(body: CohereBody) -> list[str]:
+def _read_texts(body: CohereEmbedRequest) -> list[str]:
     if body.images:
         raise InvalidInput("images cannot be embedded: the model takes text")
     if (body.texts is None) == (body.inputs is None):

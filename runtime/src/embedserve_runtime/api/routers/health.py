@@ -11,8 +11,8 @@ from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
-from embedserve_runtime.api.schemas.probes import ProbeBody
-from embedserve_runtime.api.schemas.tei import ErrorBody
+from embedserve_runtime.api.schemas.probes import ProbeResponse
+from embedserve_runtime.api.schemas.tei import ErrorResponse
 from embedserve_runtime.errors import NotReady
 from embedserve_runtime.telemetry.metrics import CONTENT_TYPE
 
@@ -26,7 +26,7 @@ probe_router = APIRouter(route_class=JsonRoute, tags=["probes"])
     "/health",
     summary="200 when ready",
     response_class=Response,
-    responses={200: {"description": "Ready; the body is empty."}, **error_responses(ErrorBody, 503)},
+    responses={200: {"description": "Ready; the body is empty."}, **error_responses(ErrorResponse, 503)},
 )
 @health_router.get("/", include_in_schema=False)
 @health_router.get("/ping", include_in_schema=False)
@@ -40,9 +40,9 @@ async def health(request: Request) -> Response:
 @probe_router.get(
     "/livez",
     summary="200 while the process answers and its engine is not broken",
-    response_model=ProbeBody,
+    response_model=ProbeResponse,
     responses={
-        503: {"model": ProbeBody, "description": "The engine is broken; the process has to be restarted."}
+        503: {"model": ProbeResponse, "description": "The engine is broken; the process has to be restarted."}
     },
 )
 async def livez(request: Request) -> Response:
@@ -55,8 +55,8 @@ async def livez(request: Request) -> Response:
 @probe_router.get(
     "/readyz",
     summary="200 when ready, else the reason",
-    response_model=ProbeBody,
-    responses={503: {"model": ProbeBody, "description": "Not ready."}},
+    response_model=ProbeResponse,
+    responses={503: {"model": ProbeResponse, "description": "Not ready."}},
 )
 async def readyz(request: Request) -> Response:
     readiness = get_server_context(request).readiness
@@ -75,4 +75,4 @@ async def metrics(request: Request) -> Response:
 
 
 def _answer_probe(status: int, phase: str, message: str) -> Response:
-    return BytesResponse(to_json(ProbeBody(status=str(phase), message=message)), status)
+    return BytesResponse(to_json(ProbeResponse(status=str(phase), message=message)), status)

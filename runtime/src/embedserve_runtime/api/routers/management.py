@@ -14,13 +14,13 @@ from embedserve_runtime.api.operator_calls import OperatorCall, OperatorCalls
 from embedserve_runtime.api.responses import BytesResponse
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
-from embedserve_runtime.api.schemas.probes import CurrentAnswer, CurrentBody, SelfCheck
-from embedserve_runtime.api.schemas.tei import ErrorBody
+from embedserve_runtime.api.schemas.probes import CurrentRequest, CurrentResponse, SelfCheck
+from embedserve_runtime.api.schemas.tei import ErrorResponse
 from embedserve_runtime.api.self_check import find_problems
 from embedserve_runtime.forward.outputs import Output
 
 router = APIRouter(
-    route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorBody, 403, 422, 503)
+    route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorResponse, 403, 422, 503)
 )
 
 
@@ -43,15 +43,15 @@ async def selfcheck(request: Request) -> Response:
     return BytesResponse(to_json(found), 503 if problems else 200)
 
 
-@router.get("/current", summary="The vector space of this process", response_model=CurrentAnswer)
+@router.get("/current", summary="The vector space of this process", response_model=CurrentResponse)
 async def get_current(request: Request) -> Response:
     return _answer_current(request)
 
 
 @router.put(
-    "/current", summary="Say which vector space the service's name stands for", response_model=CurrentAnswer
+    "/current", summary="Say which vector space the service's name stands for", response_model=CurrentResponse
 )
-async def put_current(request: Request, body: CurrentBody) -> Response:
+async def put_current(request: Request, body: CurrentRequest) -> Response:
     """Set the vector space that the service's name stands for. Idempotent."""
     _check_caller(request, is_change=True)
     get_service(request)
@@ -71,4 +71,4 @@ def _check_caller(request: Request, *, is_change: bool) -> None:
 def _answer_current(request: Request) -> Response:
     own = get_service(request).card.vector_space
     is_current = get_server_context(request).readiness.forwarding_space() is None
-    return BytesResponse(to_json(CurrentAnswer(vector_space=own, current=is_current)))
+    return BytesResponse(to_json(CurrentResponse(vector_space=own, current=is_current)))

@@ -30,8 +30,8 @@ from embedserve_runtime.api.responses import (
     record_usage,
 )
 from embedserve_runtime.api.routers.error_docs import Responses, error_responses
-from embedserve_runtime.api.schemas.messages import MessageBody
-from embedserve_runtime.api.schemas.native import EncodeAnswer, EncodeBody
+from embedserve_runtime.api.schemas.messages import MessageErrorResponse
+from embedserve_runtime.api.schemas.native import EncodeRequest, EncodeResponse
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.heads.quantization import OutputDtype
@@ -57,16 +57,16 @@ OUTPUTS = {
 _BINARY: Responses = {200: {"content": {BYTES.decode(): {"schema": {"type": "string", "format": "binary"}}}}}
 
 router = APIRouter(
-    route_class=JsonRoute, tags=["native"], responses={**error_responses(MessageBody), **_BINARY}
+    route_class=JsonRoute, tags=["native"], responses={**error_responses(MessageErrorResponse), **_BINARY}
 )
 
 
 @router.post(
     "/v1/encode",
     summary="Vectors, tokens and hidden states from one forward pass",
-    response_model=EncodeAnswer,
+    response_model=EncodeResponse,
 )
-async def encode(request: Request, body: EncodeBody) -> Response:
+async def encode(request: Request, body: EncodeRequest) -> Response:
     service, context = get_service(request), get_context(request)
     if service.other_tasks:
         service = select_service(service, body, read_request_options(context, body.model).input_type)
@@ -97,7 +97,7 @@ async def encode(request: Request, body: EncodeBody) -> Response:
 
 
 def _build_query(
-    request: Request, body: EncodeBody, service: InferenceService, outputs: Output
+    request: Request, body: EncodeRequest, service: InferenceService, outputs: Output
 ) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
@@ -121,7 +121,7 @@ def _build_query(
     )
 
 
-def _requested_outputs(body: EncodeBody, service: InferenceService) -> Output:
+def _requested_outputs(body: EncodeRequest, service: InferenceService) -> Output:
     """Return the outputs to compute. A request for tokens only computes the model's main output. Spans are a result
     too."""
     outputs = Output(0)
@@ -130,7 +130,9 @@ def _requested_outputs(body: EncodeBody, service: InferenceService) -> Output:
     return outputs if body.spans is not None else outputs or service.card.main_output
 
 
-def _check_outputs(body: EncodeBody, outputs: Output, output_dtype: OutputDtype, *, as_bytes: bool) -> None:
+def _check_outputs(
+    body: EncodeRequest, outputs: Output, output_dtype: OutputDtype, *, as_bytes: bool
+) -> None:
     if outputs is Output.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
@@ -141,7 +143,7 @@ def _check_outputs(body: EncodeBody, outputs: Output, output_dtype: OutputDtype,
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
-def _check_chunked(body: EncodeBody, outputs: Output, *, as_bytes: bool) -> None:
+def _check_chunked(body: EncodeRequest, outputs: Output, *, as_bytes: bool) -> None:
     if outputs is not Output.DENSE or as_bytes or body.spans is not None or "tokens" in (body.outputs or ()):
         raise InvalidInput(
             f"`overflow`: {body.overflow} gives dense vectors only, as JSON; leave other outputs out"

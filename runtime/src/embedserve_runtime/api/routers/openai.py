@@ -21,9 +21,9 @@ from embedserve_runtime.api.responses import BytesResponse, build_result_respons
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.openai import (
-    EmbeddingList,
-    EmbeddingsBody,
-    OpenAIErrorBody,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    OpenAIErrorResponse,
     OpenAIModel,
     OpenAIModelList,
 )
@@ -39,12 +39,14 @@ from embedserve_runtime.service import (
 STARTED = int(time.time())
 """The time at which this process was started, which OpenAI's clients see as the creation of the model."""
 
-router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_responses(OpenAIErrorBody))
+router = APIRouter(route_class=JsonRoute, tags=["OpenAI"], responses=error_responses(OpenAIErrorResponse))
 
 
-@router.post("/v1/embeddings", summary="Vectors, as OpenAI's API gives them", response_model=EmbeddingList)
+@router.post(
+    "/v1/embeddings", summary="Vectors, as OpenAI's API gives them", response_model=EmbeddingResponse
+)
 @router.post("/embeddings", include_in_schema=False)
-async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
+async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
     service = select_service(service, body, options.input_type)
@@ -106,7 +108,7 @@ def _check_token_ids(server: ServerContext) -> None:
     "/v1/models",
     summary="The model served",
     response_model=OpenAIModelList,
-    responses=error_responses(OpenAIErrorBody, 401, 503),
+    responses=error_responses(OpenAIErrorResponse, 401, 503),
 )
 async def models(request: Request) -> Response:
     return BytesResponse(to_json(OpenAIModelList(data=[_describe_model(request)])))

@@ -31,15 +31,15 @@ from embedserve_runtime.api.routers.tei_tasks import (
     run_task,
 )
 from embedserve_runtime.api.schemas.parsing import read_python
-from embedserve_runtime.api.schemas.ranking import RankBody
+from embedserve_runtime.api.schemas.ranking import RerankRequest
 from embedserve_runtime.api.schemas.tei import (
-    EmbedBody,
-    ErrorBody,
-    PlatformBody,
-    PredictBody,
-    SimilarityBody,
-    TokensBody,
-    VertexBody,
+    EmbedRequest,
+    EmbedTokensRequest,
+    ErrorResponse,
+    InvocationRequest,
+    PredictRequest,
+    SimilarityRequest,
+    VertexRequest,
 )
 from embedserve_runtime.errors import (
     BatchTooLarge,
@@ -68,25 +68,25 @@ _ERRORS_OF_INPUTS = (
     WrongShape,
 )
 
-router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorBody))
+router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_responses(ErrorResponse))
 
 
 @router.post("/", summary="The model's own task, for platforms that know one path", response_model=Any)
-async def default(request: Request, body: PlatformBody) -> Response:
+async def default(request: Request, body: InvocationRequest) -> Response:
     """The model's own task, or a similarity."""
     content = body.content
     if isinstance(content.get("inputs"), dict):
-        return await answer_similarity(request, read_python(SimilarityBody, content))
+        return await answer_similarity(request, read_python(SimilarityRequest, content))
     return await run_task(request, _choose_task(get_context(request), get_service(request), content))
 
 
 @router.post("/invocations", summary="As Amazon SageMaker calls it", response_model=Any)
-async def invocations(request: Request, body: PlatformBody) -> Response:
+async def invocations(request: Request, body: InvocationRequest) -> Response:
     return await default(request, body)
 
 
 @router.post("/vertex", summary="As Vertex AI calls it", response_model=Any)
-async def vertex(request: Request, body: VertexBody) -> Response:
+async def vertex(request: Request, body: VertexRequest) -> Response:
     service, context = get_service(request), get_context(request)
     if not body.instances:
         raise EmptyInput("`instances` cannot be empty")
@@ -108,12 +108,12 @@ def _choose_task(context: RequestContext, service: InferenceService, content: An
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     card = service.card
     if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
-        return build_rank_task(context, read_python(RankBody, content))
+        return build_rank_task(context, read_python(RerankRequest, content))
     if card.main_output is Output.LOGITS:
-        return build_predict_task(context, read_python(PredictBody, content))
+        return build_predict_task(context, read_python(PredictRequest, content))
     if card.main_output is Output.SPARSE:
-        return build_sparse_task(context, service, read_python(TokensBody, content))
-    return build_embed_task(context, service, read_python(EmbedBody, content))
+        return build_sparse_task(context, service, read_python(EmbedTokensRequest, content))
+    return build_embed_task(context, service, read_python(EmbedRequest, content))
 
 
 def _select_common_service(service: InferenceService, tasks: Sequence[TeiTask]) -> InferenceService:

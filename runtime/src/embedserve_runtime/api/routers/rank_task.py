@@ -15,14 +15,14 @@ from embedserve_runtime.api.routers.tei_tasks import TeiTask
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import CohereVersion
 from embedserve_runtime.api.schemas.ranking import (
-    RankAnswer,
-    RankBody,
-    RankDocument,
-    RankMeta,
-    RankResult,
-    RankTokens,
-    RankUnits,
-    RankUsage,
+    RerankDocument,
+    RerankMeta,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    RerankTokens,
+    RerankUnits,
+    RerankUsage,
 )
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.service import InferenceService, Pair, RequestUsage, ScoreQuery, ScoreResult, rank
@@ -32,7 +32,7 @@ Version = Literal["1", "2"]
 DOCUMENTS_PER_UNIT = 100
 
 
-def build_rank_task(context: RequestContext, body: RankBody, version: Version = "2") -> TeiTask:
+def build_rank_task(context: RequestContext, body: RerankRequest, version: Version = "2") -> TeiTask:
     """Create the task of a body. version: the one of Cohere's API that the answer names. Raises RequestError."""
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
@@ -76,7 +76,7 @@ def build_rank_task(context: RequestContext, body: RankBody, version: Version = 
     return TeiTask(len(texts), run)
 
 
-def _read_texts(body: RankBody) -> list[str]:
+def _read_texts(body: RerankRequest) -> list[str]:
     """Return the text that is ranked of each document. Raises WrongShape."""
     if (body.texts is None) == (body.documents is None):
         raise WrongShape("give either `texts` or `documents`")
@@ -89,7 +89,7 @@ def _read_texts(body: RankBody) -> list[str]:
     ]
 
 
-def _join_fields(index: int, document: RankDocument, fields: Sequence[str]) -> str:
+def _join_fields(index: int, document: RerankDocument, fields: Sequence[str]) -> str:
     """Join the values of fields, each on a line. Raises WrongShape, naming document and field."""
     values = [document.text if name == "text" else (document.model_extra or {}).get(name) for name in fields]
     for name, value in zip(fields, values, strict=True):
@@ -109,24 +109,24 @@ def _write_tei(scored: ScoreResult, indices: Sequence[int], texts: Sequence[str]
 
 def _build_answer(
     context: RequestContext, scored: ScoreResult, indices: Sequence[int], version: Version
-) -> RankAnswer:
+) -> RerankResponse:
     tokens, count = scored.usage.tokens, len(scored.scores)
-    return RankAnswer(
+    return RerankResponse(
         id=context.request_id,
         model=context.model_name,
         results=[
-            RankResult(index=index, relevance_score=float(scored.scores[index, 0])) for index in indices
+            RerankResult(index=index, relevance_score=float(scored.scores[index, 0])) for index in indices
         ],
-        meta=RankMeta(
+        meta=RerankMeta(
             api_version=CohereVersion(version=version),
-            billed_units=RankUnits(search_units=-(-count // DOCUMENTS_PER_UNIT)),
-            tokens=RankTokens(input_tokens=tokens),
+            billed_units=RerankUnits(search_units=-(-count // DOCUMENTS_PER_UNIT)),
+            tokens=RerankTokens(input_tokens=tokens),
         ),
-        usage=RankUsage(prompt_tokens=tokens, total_tokens=tokens),
+        usage=RerankUsage(prompt_tokens=tokens, total_tokens=tokens),
     )
 
 
-def _add_documents(answer: RankAnswer, body: RankBody) -> RankAnswer:
+def _add_documents(answer: RerankResponse, body: RerankRequest) -> RerankResponse:
     documents = body.documents or []
     results = [
         result.model_copy(update={"document": _to_object(documents[result.index])})
@@ -135,5 +135,5 @@ def _add_documents(answer: RankAnswer, body: RankBody) -> RankAnswer:
     return answer.model_copy(update={"results": results})
 
 
-def _to_object(document: str | RankDocument) -> RankDocument:
-    return RankDocument(text=document) if isinstance(document, str) else document
+def _to_object(document: str | RerankDocument) -> RerankDocument:
+    return RerankDocument(text=document) if isinstance(document, str) else document

@@ -14,30 +14,30 @@ from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.routers.error_docs import error_responses
 from embedserve_runtime.api.routers.rank_task import build_rank_task
 from embedserve_runtime.api.routers.tei_tasks import run_task
-from embedserve_runtime.api.schemas.messages import MessageBody
-from embedserve_runtime.api.schemas.ranking import RankAnswer, RankBody, RankItem
-from embedserve_runtime.api.schemas.tei import ErrorBody
+from embedserve_runtime.api.schemas.messages import MessageErrorResponse
+from embedserve_runtime.api.schemas.ranking import RerankItem, RerankRequest, RerankResponse
+from embedserve_runtime.api.schemas.tei import ErrorResponse
 
 _SUMMARY = "Scores of texts or documents for a query, the best first"
 
-router = APIRouter(route_class=JsonRoute, tags=["ranking"], responses=error_responses(MessageBody))
+router = APIRouter(route_class=JsonRoute, tags=["ranking"], responses=error_responses(MessageErrorResponse))
 
 
 @router.post(
     "/rerank",
     summary=_SUMMARY,
-    response_model=list[RankItem] | RankAnswer,
-    responses=error_responses(ErrorBody),
+    response_model=list[RerankItem] | RerankResponse,
+    responses=error_responses(ErrorResponse),
 )
-async def rerank(request: Request, body: RankBody) -> Response:
+async def rerank(request: Request, body: RerankRequest) -> Response:
     return await run_task(request, build_rank_task(get_context(request), body))
 
 
-@router.post("/v1/rerank", summary=_SUMMARY, response_model=RankAnswer | list[RankItem])
-async def rerank_v1(request: Request, body: RankBody) -> Response:
+@router.post("/v1/rerank", summary=_SUMMARY, response_model=RerankResponse | list[RerankItem])
+async def rerank_v1(request: Request, body: RerankRequest) -> Response:
     return await run_task(request, build_rank_task(get_context(request), body, "1"))
 
 
-@router.post("/v2/rerank", summary=_SUMMARY, response_model=RankAnswer | list[RankItem])
-async def rerank_v2(request: Request, body: RankBody) -> Response:
+@router.post("/v2/rerank", summary=_SUMMARY, response_model=RerankResponse | list[RerankItem])
+async def rerank_v2(request: Request, body: RerankRequest) -> Response:
     return await run_task(request, build_rank_task(get_context(request), body, "2"))

@@ -13,19 +13,19 @@ from embedserve_runtime.api.inputs import read_request_options, record_inputs, t
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
-from embedserve_runtime.api.schemas.messages import MessageBody
-from embedserve_runtime.api.schemas.score import ScoreAnswer, ScoreBody
+from embedserve_runtime.api.schemas.messages import MessageErrorResponse
+from embedserve_runtime.api.schemas.score import ScoreRequest, ScoreResponse
 from embedserve_runtime.service import Measure, RelevanceQuery, compute_relevance
 
-router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_responses(MessageBody))
+router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_responses(MessageErrorResponse))
 
 
 @router.post(
     "/v1/score",
     summary="How well documents answer a query, by several measures at once",
-    response_model=ScoreAnswer,
+    response_model=ScoreResponse,
 )
-async def score(request: Request, body: ScoreBody) -> Response:
+async def score(request: Request, body: ScoreRequest) -> Response:
     service, context = get_service(request), get_context(request)
     options = read_request_options(context, body.model)
     record_inputs(context, len(body.documents), is_batch=True)
@@ -56,6 +56,6 @@ async def score(request: Request, body: ScoreBody) -> Response:
     return build_result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
 
 
-def _read_weights(body: ScoreBody) -> dict[Measure, float]:
+def _read_weights(body: ScoreRequest) -> dict[Measure, float]:
     given = {measure: getattr(body.weights, measure, None) for measure in Measure}
     return {measure: weight for measure, weight in given.items() if weight is not None}

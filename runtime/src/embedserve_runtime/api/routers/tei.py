@@ -34,24 +34,24 @@ from embedserve_runtime.api.routers.tei_tasks import (
 )
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.tei import (
-    DecodeBody,
-    EmbedBody,
+    DecodeRequest,
     EmbeddingModelType,
-    EngineBody,
-    ErrorBody,
-    InfoBody,
+    EmbedRequest,
+    EmbedTokensRequest,
+    EngineInfo,
+    ErrorResponse,
+    InfoResponse,
     LabelsModelType,
-    MemoryBody,
+    MemoryInfo,
     ModelType,
-    ParityBody,
-    PredictBody,
+    ParityInfo,
     PredictItem,
-    SimilarityBody,
+    PredictRequest,
     SimilarityParameters,
+    SimilarityRequest,
     SparseItem,
     TokenItem,
-    TokenizeBody,
-    TokensBody,
+    TokenizeRequest,
 )
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity
@@ -67,16 +67,16 @@ VERSION = version("embedserve-runtime")
 _TEI_POOLING = {"last": "last_token"}
 """Poolings that TEI calls by another name."""
 
-router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_responses(ErrorBody))
+router = APIRouter(route_class=JsonRoute, tags=["TEI"], responses=error_responses(ErrorResponse))
 
 
 @router.post("/embed", summary="Vectors of one or more inputs", response_model=list[list[float]])
-async def embed(request: Request, body: EmbedBody) -> Response:
+async def embed(request: Request, body: EmbedRequest) -> Response:
     return await run_task(request, build_embed_task(get_context(request), get_service(request), body))
 
 
 @router.post("/embed_sparse", summary="Sparse vectors", response_model=list[list[SparseItem]])
-async def embed_sparse(request: Request, body: TokensBody) -> Response:
+async def embed_sparse(request: Request, body: EmbedTokensRequest) -> Response:
     return await run_task(request, build_sparse_task(get_context(request), get_service(request), body))
 
 
@@ -85,7 +85,7 @@ async def embed_sparse(request: Request, body: TokensBody) -> Response:
     summary="Labels with their scores; a list of lists for a batch",
     response_model=list[PredictItem] | list[list[PredictItem]],
 )
-async def predict(request: Request, body: PredictBody) -> Response:
+async def predict(request: Request, body: PredictRequest) -> Response:
     return await run_task(request, build_predict_task(get_context(request), body))
 
 
@@ -94,7 +94,7 @@ async def predict(request: Request, body: PredictBody) -> Response:
     summary="Hidden states of every token, not normalised",
     response_model=list[list[list[float]]],
 )
-async def embed_all(request: Request, body: TokensBody) -> Response:
+async def embed_all(request: Request, body: EmbedTokensRequest) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
     service = select_service(get_service(request), body)
     embedded = await service.embed(
@@ -105,11 +105,11 @@ async def embed_all(request: Request, body: TokensBody) -> Response:
 
 
 @router.post("/similarity", summary="Cosine similarities of sentences to one", response_model=list[float])
-async def similarity(request: Request, body: SimilarityBody) -> Response:
+async def similarity(request: Request, body: SimilarityRequest) -> Response:
     return await answer_similarity(request, body)
 
 
-async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
+async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """Answer with the cosines of sentences to one sentence. Raises any RequestError."""
     service, context = get_service(request), get_context(request)
     sentences = body.inputs.sentences
@@ -136,7 +136,7 @@ async def answer_similarity(request: Request, body: SimilarityBody) -> Response:
 
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])
-async def tokenize(request: Request, body: TokenizeBody) -> Response:
+async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     service = select_service(get_service(request), body)
     texts = read_texts(get_context(request), body.inputs)
     prompt = read_input_prompt(service.card, body)
@@ -153,7 +153,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> Response:
 
 
 @router.post("/decode", summary="Texts of token ids", response_model=list[str])
-async def decode(request: Request, body: DecodeBody) -> Response:
+async def decode(request: Request, body: DecodeRequest) -> Response:
     service = get_service(request)
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
@@ -166,14 +166,14 @@ async def decode(request: Request, body: DecodeBody) -> Response:
 @router.get(
     "/info",
     summary="What is served and within which limits",
-    response_model=InfoBody,
-    responses=error_responses(ErrorBody, 401, 503),
+    response_model=InfoResponse,
+    responses=error_responses(ErrorResponse, 401, 503),
 )
 async def info(request: Request) -> Response:
     service, server = get_service(request), get_server_context(request)
     card, batching = service.card, service.batching
     limits = service.dispatcher.limits
-    content = InfoBody(
+    content = InfoResponse(
         model_id=card.source,
         model_sha=card.revision,
         model_dtype=service.engines[0].precision,
@@ -209,16 +209,16 @@ async def info(request: Request) -> Response:
     return BytesResponse(to_json(content), headers=space_headers(service))
 
 
-def _describe_memory(memory: MemoryFit | None) -> MemoryBody | None:
+def _describe_memory(memory: MemoryFit | None) -> MemoryInfo | None:
     if memory is None:
         return None
-    return MemoryBody(limit_bytes=memory.limit, planned_bytes=memory.planned, lowered=list(memory.lowered))
+    return MemoryInfo(limit_bytes=memory.limit, planned_bytes=memory.planned, lowered=list(memory.lowered))
 
 
-def _describe_engines(engines: Sequence[EngineDescription]) -> EngineBody:
+def _describe_engines(engines: Sequence[EngineDescription]) -> EngineInfo:
     """Describe the engines, which are all of one kind."""
     first = engines[0]
-    return EngineBody(
+    return EngineInfo(
         kind=first.kind,
         devices=[one.device for one in engines],
         precision=first.precision,
@@ -228,10 +228,10 @@ def _describe_engines(engines: Sequence[EngineDescription]) -> EngineBody:
     )
 
 
-def _describe_parity(parity: MeasuredParity | None) -> ParityBody | None:
+def _describe_parity(parity: MeasuredParity | None) -> ParityInfo | None:
     if parity is None:
         return None
-    return ParityBody(
+    return ParityInfo(
         reference=parity.reference,
         mean_cosine=parity.mean_cosine,
         min_cosine=parity.min_cosine,

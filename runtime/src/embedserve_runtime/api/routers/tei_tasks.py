@@ -23,7 +23,7 @@ from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.responses import build_result_response
-from embedserve_runtime.api.schemas.tei import EmbedBody, PredictBody, TokensBody
+from embedserve_runtime.api.schemas.tei import EmbedRequest, EmbedTokensRequest, PredictRequest
 from embedserve_runtime.forward.outputs import Output
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
@@ -53,7 +53,7 @@ async def run_task(request: Request, task: TeiTask) -> Response:
     return build_result_response(request, service, content, usage)
 
 
-def build_embed_task(context: RequestContext, service: InferenceService, body: EmbedBody) -> TeiTask:
+def build_embed_task(context: RequestContext, service: InferenceService, body: EmbedRequest) -> TeiTask:
     options = read_request_options(context)
     service = select_service(service, body)
     prompt = read_input_prompt(service.card, body)
@@ -77,7 +77,9 @@ def build_embed_task(context: RequestContext, service: InferenceService, body: E
     return TeiTask(len(query.inputs), run, service)
 
 
-def build_sparse_task(context: RequestContext, service: InferenceService, body: TokensBody) -> TeiTask:
+def build_sparse_task(
+    context: RequestContext, service: InferenceService, body: EmbedTokensRequest
+) -> TeiTask:
     service = select_service(service, body)
     query = build_tokens_query(context, service.card, body, Output.SPARSE)
 
@@ -88,7 +90,7 @@ def build_sparse_task(context: RequestContext, service: InferenceService, body: 
     return TeiTask(len(query.inputs), run, service)
 
 
-def build_predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
+def build_predict_task(context: RequestContext, body: PredictRequest) -> TeiTask:
     inputs = body.inputs
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
@@ -114,7 +116,7 @@ def build_predict_task(context: RequestContext, body: PredictBody) -> TeiTask:
 
 
 def build_tokens_query(
-    context: RequestContext, card: ModelCard, body: TokensBody, outputs: Output
+    context: RequestContext, card: ModelCard, body: EmbedTokensRequest, outputs: Output
 ) -> EmbedQuery:
     """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
     options = read_request_options(context)

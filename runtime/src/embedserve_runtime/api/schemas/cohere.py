@@ -34,7 +34,7 @@ class CohereInput(ApiModel):
     )
 
 
-class CohereBody(TypedInputs):
+class CohereEmbedRequest(TypedInputs):
     """Body of `POST /v2/embed`: `texts` or `inputs`."""
 
     texts: FailFastList[str] | None = Field(
@@ -137,7 +137,7 @@ class CohereMeta(ApiModel):
     )
 
 
-class CohereAnswer(ApiModel):
+class CohereEmbedResponse(ApiModel):
     """Answer of `POST /v2/embed`."""
 
     id: RequestId

@@ -38,7 +38,7 @@ class NumberRanges(ApiModel):
     max: FailFastList[float] = Field(description="The largest numbers.", examples=[[0.1, 0.2]])
 
 
-class EncodeBody(TypedInputs):
+class EncodeRequest(TypedInputs):
     """Body of `POST /v1/encode`."""
 
     inputs: Inputs
@@ -130,7 +130,7 @@ class EncodedToken(ApiModel):
     end: int | None = Field(description="Code point before which it ends.", examples=[4])
 
 
-class EncodeAnswer(ApiModel):
+class EncodeResponse(ApiModel):
     """Answer of `POST /v1/encode`: a member for each output asked for, an item for each input."""
 
     model: ModelId

@@ -29,7 +29,7 @@ from embedserve_runtime.api.schemas.compatibility import ignored_for, refused_fo
 OneEmbeddingType = Annotated[FailFastList[EmbeddingType], Field(min_length=1, max_length=1)]
 
 
-class EmbeddingsBody(TypedInputs):
+class EmbeddingRequest(TypedInputs):
     """Body of `POST /v1/embeddings`: OpenAI's fields, and those of others whose clients call this path."""
 
     input: Inputs
@@ -146,7 +146,7 @@ class EmbeddingItem(ApiModel):
     )
 
 
-class EmbeddingList(ApiModel):
+class EmbeddingResponse(ApiModel):
     """Answer of `POST /v1/embeddings`."""
 
     object: Literal["list"] = Field(description="Always `list`.", examples=["list"])
@@ -169,7 +169,7 @@ class OpenAIErrorDetail(ApiModel):
     code: Reason
 
 
-class OpenAIErrorBody(ApiModel):
+class OpenAIErrorResponse(ApiModel):
     """An error as OpenAI writes it, and beside it as TEI writes it on this route."""
 
     error: OpenAIErrorDetail = Field(

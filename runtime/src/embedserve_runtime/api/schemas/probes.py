@@ -18,20 +18,20 @@ Space = Annotated[
 ]
 
 
-class ProbeBody(ApiModel):
+class ProbeResponse(ApiModel):
     """Answer of the probes: a phase, and a sentence about it."""
 
     status: str = Field(description="The phase of the process.", examples=["Ready"])
     message: str = Field(description="A sentence about it.", examples=["the model is loaded"])
 
 
-class CurrentBody(ApiModel):
+class CurrentRequest(ApiModel):
     """Body of `PUT /current`: the vector space that the service's name stands for."""
 
     vector_space: Space
 
 
-class CurrentAnswer(ApiModel):
+class CurrentResponse(ApiModel):
     """Answer of `GET /current` and `PUT /current`: which vector space this process has."""
 
     vector_space: VectorSpace

@@ -26,7 +26,7 @@ from embedserve_runtime.api.schemas.cohere import CohereVersion
 from embedserve_runtime.api.schemas.compatibility import ignored_for, refused_for, supported_for
 
 
-class RankDocument(ApiModel):
+class RerankDocument(ApiModel):
     """A document as an object; its text is ranked, or the fields that `rank_fields` names."""
 
     model_config = ConfigDict(extra="allow")
@@ -36,7 +36,7 @@ class RankDocument(ApiModel):
     )
 
 
-class RankBody(ApiModel):
+class RerankRequest(ApiModel):
     """Body of `POST /rerank`, `/v1/rerank` and `/v2/rerank`.
 
     With `texts` the answer is TEI's, with `documents` it has Cohere's members and Jina's.
@@ -51,7 +51,7 @@ class RankBody(ApiModel):
     documents: Annotated[
         FailFastList[
             Annotated[
-                Annotated[str, UNION_MEMBER] | Annotated[RankDocument, UNION_MEMBER],
+                Annotated[str, UNION_MEMBER] | Annotated[RerankDocument, UNION_MEMBER],
                 Field(union_mode="left_to_right"),
             ]
         ]
@@ -118,7 +118,7 @@ class RankBody(ApiModel):
     )
 
 
-class RankItem(ApiModel):
+class RerankItem(ApiModel):
     """A text by its place in the request, with its score."""
 
     index: Index
@@ -131,14 +131,14 @@ class RankItem(ApiModel):
     )
 
 
-class RankResult(ApiModel):
+class RerankResult(ApiModel):
     """A document by its place in the request, with its score."""
 
     index: Index
     relevance_score: float = Field(
         description="The score of `/rerank`, between 0 and 1 for most models.", examples=[0.98]
     )
-    document: RankDocument | None = Field(
+    document: RerankDocument | None = Field(
         None,
         exclude_if=is_none,
         description="The document, with `return_documents`.",
@@ -146,44 +146,46 @@ class RankResult(ApiModel):
     )
 
 
-class RankUnits(ApiModel):
+class RerankUnits(ApiModel):
     """Cohere's unit: a query with up to 100 documents."""
 
     search_units: int = Field(description="How many units there were.", examples=[1])
 
 
-class RankTokens(ApiModel):
+class RerankTokens(ApiModel):
     """Tokens after truncation, special ones included."""
 
     input_tokens: int = Field(description="Tokens of all pairs.", examples=[24])
 
 
-class RankMeta(ApiModel):
+class RerankMeta(ApiModel):
     """Counts, where Cohere has them."""
 
     api_version: CohereVersion = Field(
         description="The version of Cohere's API.", examples=[{"version": "2"}]
     )
-    billed_units: RankUnits = Field(description="How many units there were.", examples=[{"search_units": 1}])
-    tokens: RankTokens = Field(description="How many tokens there were.", examples=[{"input_tokens": 24}])
+    billed_units: RerankUnits = Field(
+        description="How many units there were.", examples=[{"search_units": 1}]
+    )
+    tokens: RerankTokens = Field(description="How many tokens there were.", examples=[{"input_tokens": 24}])
 
 
-class RankUsage(ApiModel):
+class RerankUsage(ApiModel):
     """Counts, where Jina has them."""
 
     prompt_tokens: int = Field(description="Tokens of all pairs.", examples=[24])
     total_tokens: int = Field(description="The same number.", examples=[24])
 
 
-class RankAnswer(ApiModel):
+class RerankResponse(ApiModel):
     """Answer of both routes: Cohere's members and Jina's, the best result first."""
 
     id: RequestId
     model: ModelId
-    results: list[RankResult] = Field(
+    results: list[RerankResult] = Field(
         description="The documents, the best first.", examples=[[{"index": 0, "relevance_score": 0.98}]]
     )
-    meta: RankMeta = Field(
+    meta: RerankMeta = Field(
         description="Counts, where Cohere has them.",
         examples=[
             {
@@ -193,7 +195,7 @@ class RankAnswer(ApiModel):
             }
         ],
     )
-    usage: RankUsage = Field(
+    usage: RerankUsage = Field(
         description="Counts, where Jina has them.", examples=[{"prompt_tokens": 24, "total_tokens": 24}]
     )
     object: Literal["list"] = Field("list", description="Always `list`.", examples=["list"])

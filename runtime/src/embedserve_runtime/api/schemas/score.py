@@ -54,7 +54,7 @@ class ScoreWeights(ApiModel):
     )
 
 
-class ScoreBody(ApiModel):
+class ScoreRequest(ApiModel):
     """Body of `POST /v1/score`."""
 
     query: Query
@@ -95,7 +95,7 @@ class ScoreMeasures(ApiModel):
     )
 
 
-class ScoreAnswer(ApiModel):
+class ScoreResponse(ApiModel):
     """Answer of `POST /v1/score`. Documents are in the order of the request."""
 
     model: ModelId

@@ -25,7 +25,7 @@ from embedserve_runtime.api.schemas.base import (
 )
 
 
-class EmbedBody(TypedInputs):
+class EmbedRequest(TypedInputs):
     """Body of `POST /embed`."""
 
     inputs: Inputs
@@ -37,7 +37,7 @@ class EmbedBody(TypedInputs):
     dimensions: Dimensions = None
 
 
-class TokensBody(TypedInputs):
+class EmbedTokensRequest(TypedInputs):
     """Body of `POST /embed_all` and `POST /embed_sparse`."""
 
     inputs: Inputs
@@ -45,7 +45,7 @@ class TokensBody(TypedInputs):
     truncation_direction: Direction = None
 
 
-class PredictBody(ApiModel):
+class PredictRequest(ApiModel):
     """Body of `POST /predict`."""
 
     inputs: Annotated[
@@ -92,7 +92,7 @@ class SimilarityParameters(TypedInputs):
     truncation_direction: Direction = None
 
 
-class SimilarityBody(ApiModel):
+class SimilarityRequest(ApiModel):
     """Body of `POST /similarity`."""
 
     inputs: SimilarityInputs = Field(
@@ -104,7 +104,7 @@ class SimilarityBody(ApiModel):
     )
 
 
-class TokenizeBody(TypedInputs):
+class TokenizeRequest(TypedInputs):
     """Body of `POST /tokenize`."""
 
     inputs: Annotated[
@@ -121,7 +121,7 @@ class TokenizeBody(TypedInputs):
     )
 
 
-class DecodeBody(ApiModel):
+class DecodeRequest(ApiModel):
     """Body of `POST /decode`."""
 
     ids: Annotated[
@@ -140,7 +140,7 @@ class DecodeBody(ApiModel):
     input_type: InputTypeField = None
 
 
-class PlatformBody(ApiModel):
+class InvocationRequest(ApiModel):
     """Body of `POST /` and `POST /invocations`: that of the route for what the model does."""
 
     model_config = ConfigDict(extra="allow")
@@ -158,7 +158,7 @@ class PlatformBody(ApiModel):
         return {**(self.model_extra or {}), **given}
 
 
-class VertexBody(ApiModel):
+class VertexRequest(ApiModel):
     """Body of `POST /vertex`: each instance is a body of `/embed`, or of the route of what the model does."""
 
     instances: list[Any] = Field(
@@ -191,7 +191,7 @@ class PredictItem(ApiModel):
     label: str = Field(description="Name of the label.", examples=["positive"])
 
 
-class ErrorBody(ApiModel):
+class ErrorResponse(ApiModel):
     """An error as Text Embeddings Inference writes it."""
 
     error: ErrorMessage
@@ -233,7 +233,7 @@ class ModelType(ApiModel):
     )
 
 
-class EngineBody(ApiModel):
+class EngineInfo(ApiModel):
     """What runs the model."""
 
     kind: str = Field(description="Name of the engine.", examples=["onnx"])
@@ -251,7 +251,7 @@ class EngineBody(ApiModel):
     )
 
 
-class ParityBody(ApiModel):
+class ParityInfo(ApiModel):
     """How far vectors were measured to be from those of a more exact precision."""
 
     reference: str = Field(description="The precision that it was measured against.", examples=["float32"])
@@ -262,7 +262,7 @@ class ParityBody(ApiModel):
     )
 
 
-class MemoryBody(ApiModel):
+class MemoryInfo(ApiModel):
     """What the server takes of memory at the highest, and what it does with less than it was asked for."""
 
     limit_bytes: int | None = Field(description="Limit of the container; null: none.", examples=[1073741824])
@@ -273,7 +273,7 @@ class MemoryBody(ApiModel):
     )
 
 
-class InfoBody(ApiModel):
+class InfoResponse(ApiModel):
     """Answer of `GET /info`: TEI's keys, then our own."""
 
     model_id: str = Field(
@@ -303,7 +303,7 @@ class InfoBody(ApiModel):
         description="What computes the vectors: a number type, with the digest of a converted file.",
         examples=["int8@1f0c54d0a9e2", "float32"],
     )
-    parity: ParityBody | None = Field(
+    parity: ParityInfo | None = Field(
         description="How far vectors are from those in float32; null: not measured.",
         examples=[
             {
@@ -333,7 +333,7 @@ class InfoBody(ApiModel):
         description="The vector space of each task that requests can choose.",
         examples=[{"retrieval": "vs2-4d4f43f9e189b33de563", "text-matching": "vs2-90b1f0c5d8a3c2e1b7a6"}],
     )
-    engine: EngineBody = Field(
+    engine: EngineInfo = Field(
         description="What runs the model.",
         examples=[
             {
@@ -347,7 +347,7 @@ class InfoBody(ApiModel):
         ],
     )
     http_workers: int = Field(description="How many processes speak HTTP.", examples=[1])
-    memory: MemoryBody | None = Field(
+    memory: MemoryInfo | None = Field(
         description="Memory of the server; null: not planned.",
         examples=[{"limit_bytes": 1073741824, "planned_bytes": 846213120, "lowered": []}],
     )
