@@ -27,15 +27,15 @@ Pure: time comes in as a number, nothing here sleeps, logs, locks or measures.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from msgspec import Struct
 
 from embedserve_runtime.errors import BatchTooLarge, Overloaded
+from embedserve_runtime.scheduling.queued_requests import ClientQueue, QueuedRequest
 
 # A quantum is this part of the budget: small enough that many requests share a batch, large enough that forming one is
 # cheap.
@@ -73,8 +73,10 @@ class BatchPart(Struct, frozen=True):
 
 
 class BatchPlan(Struct, frozen=True):
-    """Which inputs of which requests form a batch. tokens, inputs: how many in all. clients: of these requests, each
-    once."""
+    """The inputs that form a batch, by request.
+
+    tokens, inputs: how many in all. clients: those of the requests, each once.
+    """
 
     parts: tuple[BatchPart, ...]
     tokens: int
@@ -116,74 +118,37 @@ class QueueDepth(Struct, frozen=True):
         return float(math.ceil(min(max(seconds, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)))
 
 
-class _QueuedRequest:
-    """The inputs of one request that wait: in the order they came until some have been taken, then the shortest
-    first."""
+class _BatchBuilder:
+    """Collects the inputs that are taken out of the queue for one batch.
 
-    __slots__ = ("deadline", "lengths", "order", "request_id", "tokens")
-    order: list[int] | None
+    room: tokens of the budget that are left, below 0 where one input is longer than the budget. clients: those of the
+    inputs, in the order in which they were first taken.
+    """
 
-    def __init__(self, request_id: int, lengths: Sequence[int], tokens: int, deadline: float) -> None:
-        """tokens: of all inputs."""
-        self.request_id = request_id
-        self.deadline = deadline
-        self.tokens = tokens
-        self.order, self.lengths = None, [*lengths]
+    __slots__ = ("clients", "inputs", "parts", "room", "tokens")
 
-    def take_inputs(self, room: int, quantum: int, *, any_length: bool) -> tuple[Sequence[int], int]:
-        """Take the longest inputs that fit, about a quantum of tokens; with `any_length` the first always fits.
-
-        A request that fits as a whole is taken as it came.
-        """
-        tokens = self.tokens
-        if self.order is None and (
-            tokens <= min(room, quantum) or (len(self.lengths) == 1 and (any_length or tokens <= room))
-        ):
-            everything = range(len(self.lengths))
-            self.tokens = 0
-            self.lengths.clear()
-            return everything, tokens
-        taken: list[int] = []
-        tokens = 0
-        order = self._sorted()
-        while self.lengths and tokens < quantum:
-            if any_length and not taken:
-                index = len(self.lengths) - 1
-            else:
-                index = bisect_right(self.lengths, room - tokens) - 1
-                if index < 0:
-                    break
-            tokens += self.lengths.pop(index)
-            taken.append(order.pop(index))
-        self.tokens -= tokens
-        return taken, tokens
-
-    def _sorted(self) -> list[int]:
-        if self.order is None:
-            lengths = self.lengths
-            self.order = sorted(range(len(lengths)), key=lengths.__getitem__)
-            self.lengths = [lengths[index] for index in self.order]
-        return self.order
-
-
-class _ClientQueue:
-    """The requests of one client that wait. tokens, inputs: of all of them."""
-
-    __slots__ = ("inputs", "ring", "tokens")
-
-    def __init__(self) -> None:
-        self.ring: OrderedDict[int, _QueuedRequest] = OrderedDict()
+    def __init__(self, budget: int) -> None:
+        self.room = budget
         self.tokens = 0
         self.inputs = 0
+        self.parts: dict[int, Sequence[int]] = {}
+        self.clients: dict[str | None, None] = {}
 
-    def add(self, waiting: _QueuedRequest) -> None:
-        self.ring[waiting.request_id] = waiting
-        self.tokens += waiting.tokens
-        self.inputs += len(waiting.lengths)
+    def add(self, client: str | None, request_id: int, inputs: Sequence[int], tokens: int) -> None:
+        """Add inputs of a request, by their index in it, which have so many tokens together."""
+        earlier = self.parts.get(request_id)
+        self.parts[request_id] = [*earlier, *inputs] if earlier else inputs
+        self.clients[client] = None
+        self.room -= tokens
+        self.tokens += tokens
+        self.inputs += len(inputs)
 
-    def subtract(self, tokens: int, inputs: int) -> None:
-        self.tokens -= tokens
-        self.inputs -= inputs
+    def build(self) -> BatchPlan | None:
+        """Build the plan of the batch; None where nothing was added."""
+        if not self.parts:
+            return None
+        parts = tuple(BatchPart(request_id, inputs) for request_id, inputs in self.parts.items())
+        return BatchPlan(parts, self.tokens, self.inputs, tuple(self.clients))
 
 
 class RequestQueue:
@@ -198,7 +163,7 @@ class RequestQueue:
         self.queued_inputs = 0
         self.tokens_per_second: float | None = None
         self._quantum = max(1, limits.batch_tokens // QUANTA_PER_BATCH)
-        self._clients: OrderedDict[str | None, _ClientQueue] = OrderedDict()
+        self._clients: OrderedDict[str | None, ClientQueue] = OrderedDict()
         self._client_of: dict[int, str | None] = {}
         self._running: Counter[str | None] = Counter()
 
@@ -236,13 +201,13 @@ class RequestQueue:
         self.check_room(len(lengths), tokens, client)
         queue = self._clients.get(client)
         if queue is None:
-            queue = self._clients[client] = _ClientQueue()
-        queue.add(_QueuedRequest(request_id, lengths, tokens, deadline))
+            queue = self._clients[client] = ClientQueue(client)
+        queue.add(QueuedRequest(request_id, lengths, tokens, deadline))
         self._client_of[request_id] = client
         self.queued_tokens += tokens
         self.queued_inputs += len(lengths)
 
-    def _check_share(self, client: str, queue: _ClientQueue, inputs: int, tokens: int) -> None:
+    def _check_share(self, client: str, queue: ClientQueue, inputs: int, tokens: int) -> None:
         """Raise Overloaded where the client would hold more than what is free for all others."""
         excess_inputs = queue.inputs + inputs - (self.limits.queue_inputs - self.queued_inputs)
         excess_tokens = queue.tokens + tokens - (self.limits.queue_tokens - self.queued_tokens)
@@ -264,48 +229,58 @@ class RequestQueue:
 
     def form_batch(self, now: float) -> BatchPlan | None:
         """Form the next batch; None when nothing waits. Requests whose deadline has passed are dropped."""
-        room = self._compute_budget()
-        taken: dict[int, Sequence[int]] = {}
-        passed: list[tuple[str | None, _ClientQueue, _QueuedRequest]] = []
-        served: set[str | None] = set()
-        tokens = inputs = 0
-        while self._clients and tokens < room and len(passed) < LOOK_AHEAD:
-            client, queue = self._clients.popitem(last=False)
-            request_id, waiting = queue.ring.popitem(last=False)
-            if waiting.deadline <= now:
-                del self._client_of[request_id]
-                self._subtract(queue, waiting)
-                if queue.ring:
-                    self._clients[client] = queue
-                    self._clients.move_to_end(client, last=False)
+        budget = self._compute_budget()
+        batch = _BatchBuilder(budget)
+        skipped: list[tuple[ClientQueue, QueuedRequest]] = []
+        while self._clients and batch.room > 0 and len(skipped) < LOOK_AHEAD:
+            _, queue = self._clients.popitem(last=False)
+            _, request = queue.ring.popitem(last=False)
+            if request.deadline <= now:
+                self._drop_expired(queue, request)
                 continue
-            # Who waits alone shares with nobody.
-            quantum = self._quantum if self._clients or queue.ring or passed else room
-            chosen, chosen_tokens = waiting.take_inputs(room - tokens, quantum, any_length=not taken)
-            if not chosen:
-                passed.append((client, queue, waiting))
-            else:
-                earlier = taken.get(request_id)
-                taken[request_id] = [*earlier, *chosen] if earlier else chosen
-                tokens += chosen_tokens
-                inputs += len(chosen)
-                queue.subtract(chosen_tokens, len(chosen))
-                served.add(client)
-                if waiting.lengths:
-                    queue.ring[request_id] = waiting
-                else:
-                    del self._client_of[request_id]
+            # A request that waits alone shares the batch with nobody.
+            is_alone = not (self._clients or queue.ring or skipped)
+            if not self._take_inputs(queue, request, batch, budget if is_alone else self._quantum):
+                skipped.append((queue, request))
             if queue.ring:
-                self._clients[client] = queue
-        for client, queue, waiting in reversed(passed):
-            queue.ring[waiting.request_id] = waiting
-            queue.ring.move_to_end(waiting.request_id, last=False)
-            self._clients[client] = queue
-            if client not in served:
-                self._clients.move_to_end(client, last=False)
-        self.queued_tokens -= tokens
-        self.queued_inputs -= inputs
-        return self._start(taken, tokens, inputs, served)
+                self._clients[queue.client] = queue
+        self._put_back(skipped, batch)
+        return self._start(batch)
+
+    def _drop_expired(self, queue: ClientQueue, request: QueuedRequest) -> None:
+        """Forget a request, popped from its ring as its client was; the client stays in front."""
+        del self._client_of[request.request_id]
+        self._subtract(queue, request)
+        if queue.ring:
+            self._clients[queue.client] = queue
+            self._clients.move_to_end(queue.client, last=False)
+
+    def _take_inputs(
+        self, queue: ClientQueue, request: QueuedRequest, batch: _BatchBuilder, quantum: int
+    ) -> bool:
+        """Take about a quantum of tokens of a popped request into the batch; return whether any input fitted.
+
+        Inputs that are left go behind the client's other requests. The first input of a batch always fits.
+        """
+        inputs, tokens = request.take_inputs(batch.room, quantum, any_length=not batch.parts)
+        if not inputs:
+            return False
+        batch.add(queue.client, request.request_id, inputs, tokens)
+        queue.subtract(tokens, len(inputs))
+        if request.lengths:
+            queue.ring[request.request_id] = request
+        else:
+            del self._client_of[request.request_id]
+        return True
+
+    def _put_back(self, skipped: Sequence[tuple[ClientQueue, QueuedRequest]], batch: _BatchBuilder) -> None:
+        """Put the requests that were passed over in front again, in their order, and their clients unless served."""
+        for queue, request in reversed(skipped):
+            queue.ring[request.request_id] = request
+            queue.ring.move_to_end(request.request_id, last=False)
+            self._clients[queue.client] = queue
+            if queue.client not in batch.clients:
+                self._clients.move_to_end(queue.client, last=False)
 
     def form_sparse_batch(self, now: float) -> BatchPlan | None:
         """Form a batch of all that waits of clients that run nothing; None where there are none.
@@ -313,45 +288,37 @@ class RequestQueue:
         It is no larger than any other batch; a client that has more waiting takes no part, nor do requests whose
         clients are not told apart. Requests whose deadline has passed stay for `form_batch` to drop.
         """
-        room = self._compute_budget()
-        taken: dict[int, Sequence[int]] = {}
-        chosen: list[str | None] = []
-        tokens = inputs = 0
-        for client, queue in islice(self._clients.items(), LOOK_AHEAD):
-            if not self._is_sparse(client) or tokens + queue.tokens > room:
-                continue
-            if any(waiting.deadline <= now for waiting in queue.ring.values()):
-                continue
-            for request_id, waiting in queue.ring.items():
-                # In the order in which `take_inputs` may have left them.
-                taken[request_id] = waiting.take_inputs(waiting.tokens, waiting.tokens, any_length=False)[0]
-                del self._client_of[request_id]
-            tokens += queue.tokens
-            inputs += queue.inputs
-            chosen.append(client)
-        for client in chosen:
+        batch = _BatchBuilder(self._compute_budget())
+        for queue in islice(self._clients.values(), LOOK_AHEAD):
+            if self._is_sparse(queue.client) and queue.tokens <= batch.room and not queue.has_expired(now):
+                self._take_all(queue, batch)
+        for client in batch.clients:
             del self._clients[client]
-        self.queued_tokens -= tokens
-        self.queued_inputs -= inputs
-        return self._start(taken, tokens, inputs, chosen)
+        return self._start(batch)
+
+    def _take_all(self, queue: ClientQueue, batch: _BatchBuilder) -> None:
+        """Take all inputs of a client into the batch; the caller removes the client from the ring."""
+        for request in queue.ring.values():
+            # In the order in which `take_inputs` may have left them.
+            inputs, tokens = request.take_inputs(request.tokens, request.tokens, any_length=False)
+            batch.add(queue.client, request.request_id, inputs, tokens)
+            del self._client_of[request.request_id]
 
     @property
     def has_sparse_clients(self) -> bool:
-        """Whether `form_sparse_batch` may find something."""
+        """Tell whether `form_sparse_batch` may find something."""
         return any(self._is_sparse(client) for client in islice(self._clients, LOOK_AHEAD))
 
     def _is_sparse(self, client: str | None) -> bool:
         return client is not None and not self._running[client]
 
-    def _start(
-        self, taken: Mapping[int, Sequence[int]], tokens: int, inputs: int, clients: Iterable[str | None]
-    ) -> BatchPlan | None:
+    def _start(self, batch: _BatchBuilder) -> BatchPlan | None:
         """Return the plan of what was taken out of the queue, and count its clients as running."""
-        if not taken:
-            return None
-        parts = tuple(BatchPart(request_id, indices) for request_id, indices in taken.items())
-        plan = BatchPlan(parts, tokens, inputs, tuple(clients))
-        self._running.update(plan.clients)
+        self.queued_tokens -= batch.tokens
+        self.queued_inputs -= batch.inputs
+        plan = batch.build()
+        if plan is not None:
+            self._running.update(plan.clients)
         return plan
 
     def end_batch(self, clients: Iterable[str | None]) -> None:
@@ -373,10 +340,11 @@ class RequestQueue:
         if seconds <= 0:
             return
         rate = tokens / seconds
-        known = self.tokens_per_second
-        self.tokens_per_second = rate if known is None else known + RATE_WEIGHT * (rate - known)
+        mean = self.tokens_per_second
+        self.tokens_per_second = rate if mean is None else mean + RATE_WEIGHT * (rate - mean)
 
-    def _subtract(self, queue: _ClientQueue, waiting: _QueuedRequest) -> None:
-        queue.subtract(waiting.tokens, len(waiting.lengths))
-        self.queued_tokens -= waiting.tokens
-        self.queued_inputs -= len(waiting.lengths)
+    def _subtract(self, queue: ClientQueue, request: QueuedRequest) -> None:
+        """Subtract what waits of a request from what waits of its client and of all clients."""
+        queue.subtract(request.tokens, len(request.lengths))
+        self.queued_tokens -= request.tokens
+        self.queued_inputs -= len(request.lengths)
