@@ -33,7 +33,7 @@ class RuntimeImage:
     architectures: tuple[str, ...] = ARCHITECTURES
     """The architectures of the image; its pods are not placed on any other."""
     is_exporter: bool = False
-    """Whether pods need this one, whatever image the manifest names."""
+    """Indicates that pods need this image, whatever image the manifest names."""
 
     @property
     def repository(self) -> str:
@@ -74,7 +74,9 @@ class RenderSettings:
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER
-    """User and group of the pods; None leaves them to the platform, which gives each namespace some of its own."""
+    """User and group of the pods; None leaves them to the cluster, as on OpenShift, which assigns a range of
+    user IDs to each namespace.
+    """
     operator_keys: str = ""
     """The public keys of the operator, as a JSON Web Key Set; empty where nothing signs calls to pods."""
     mesh: Mesh | None = None
@@ -184,7 +186,7 @@ class RunSettings:
     operator_class: str = ""
     """Value of the label of the resources that are worked on; empty: those without that label."""
     watch_nodes: bool = True
-    """Whether nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
+    """Indicates that nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
     adapter: AdapterReference | None = None
     """The metrics adapter that is to be registered, if any."""
     health_port: int = 8081

@@ -9,7 +9,7 @@ import pytest
 
 from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.settings import KedaSettings
-from embedserve_operator.status.publisher import is_only_progress
+from embedserve_operator.status.publisher import differs_only_in_progress
 from tests.operator.builders import OTHER_REPO, SETTINGS, Cluster, failed, hub_spec, resource
 from tests.operator.moments import LATER, NOON
 
@@ -95,4 +95,4 @@ def test_counts_and_words_are_progress_and_whatever_else_is_new_is_not() -> None
         ({"observed_generation": 7}, False),
         ({"selector": "another"}, False),
     ):
-        assert is_only_progress(before, before.model_copy(update=change)) is want, change
+        assert differs_only_in_progress(before, before.model_copy(update=change)) is want, change

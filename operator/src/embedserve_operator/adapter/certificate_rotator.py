@@ -83,8 +83,8 @@ class CertificateRotator:
 
     async def _read_client_rules(self) -> None:
         namespace, name = AUTHENTICATION
-        found = await self._kube.get(namespace, ChildRef("ConfigMap", name))
-        rules = read_client_rules(ConfigMap.parse(found))
+        config_map = await self._kube.get(namespace, ChildRef("ConfigMap", name))
+        rules = read_client_rules(ConfigMap.parse(config_map))
         if rules is None:
             log.warning("ConfigMap %s/%s does not say how the API server presents itself", namespace, name)
             return
@@ -95,23 +95,23 @@ class CertificateRotator:
     async def _publish(self) -> None:
         place = self._settings.place
         ref = ChildRef("ConfigMap", place.name)
-        found = await self._kube.get(place.namespace, ref)
-        if found is None:
+        config_map = await self._kube.get(place.namespace, ref)
+        if config_map is None:
             raise ApiError(f"ConfigMap {place.namespace}/{place.name} does not exist; the chart makes it")
         mine = [self._current.certificate, *([self._next.certificate] if self._next is not None else [])]
-        published = ConfigMap.parse(found).data
-        others = select_freshest(published, self._now())
-        wanted = build_published_certificates(published, self._settings.identity, "".join(mine), others)
-        if wanted is not None:
+        published = ConfigMap.parse(config_map).data
+        fresh = select_freshest(published, self._now())
+        data = build_published_certificates(published, self._settings.identity, "".join(mine), fresh)
+        if data is not None:
             # This replaces the version that was read, since another replica may be publishing at the same time.
-            await self._kube.replace("ConfigMap", {**found, "data": wanted})
+            await self._kube.replace("ConfigMap", {**config_map, "data": data})
 
     async def _read_trusted(self) -> frozenset[str] | None:
         """Return the certificates that the API server accepts; None while our APIService is not registered."""
-        found = APIService.parse(await self._kube.get("", ChildRef("APIService", API_SERVICE)))
-        if not is_ours(found, self._settings.place):
+        api_service = APIService.parse(await self._kube.get("", ChildRef("APIService", API_SERVICE)))
+        if not is_ours(api_service, self._settings.place):
             return None
-        return frozenset(find_valid_certificates([read_bundle(found)], self._now()))
+        return frozenset(find_valid_certificates([read_bundle(api_service)], self._now()))
 
     def _create_certificate(self) -> ServingCertificate:
         life = timedelta(days=self._settings.certificate_days)

@@ -32,7 +32,7 @@ class ServingCertificate:
     key: bytes
     """The private key as PEM; it is secret."""
     renew_at: datetime
-    """When another certificate should take over."""
+    """The time at which another certificate should take over."""
 
     def __repr__(self) -> str:
         return f"ServingCertificate(renew_at={self.renew_at})"
@@ -91,14 +91,16 @@ def find_valid_certificates(texts: Iterable[str], now: datetime) -> tuple[str, .
 
     Texts that hold no certificate are skipped.
     """
-    found = set()
+    valid = set()
     for text in texts:
         try:
             certificates = x509.load_pem_x509_certificates(text.encode())
         except ValueError:
             continue
-        found |= {_format_pem(one) for one in certificates if one.not_valid_after_utc > now}
-    return tuple(sorted(found))
+        valid |= {
+            _format_pem(certificate) for certificate in certificates if certificate.not_valid_after_utc > now
+        }
+    return tuple(sorted(valid))
 
 
 def select_freshest(entries: Mapping[str, object], now: datetime) -> dict[str, str]:
@@ -111,10 +113,10 @@ def select_freshest(entries: Mapping[str, object], now: datetime) -> dict[str, s
     for name, text in entries.items():
         valid = find_valid_certificates([text], now) if isinstance(text, str) else ()
         if valid:
-            found = x509.load_pem_x509_certificates("".join(valid).encode())
-            ends[name] = max(one.not_valid_after_utc for one in found)
-    kept = sorted(ends, key=lambda name: ends[name], reverse=True)[:_MAX_ENTRIES]
-    return {name: str(entries[name]) for name in kept}
+            certificates = x509.load_pem_x509_certificates("".join(valid).encode())
+            ends[name] = max(certificate.not_valid_after_utc for certificate in certificates)
+    latest = sorted(ends, key=lambda name: ends[name], reverse=True)[:_MAX_ENTRIES]
+    return {name: str(entries[name]) for name in latest}
 
 
 def _format_pem(certificate: x509.Certificate) -> str:

@@ -25,7 +25,7 @@ class MetricsPage:
 
     gauges: Mapping[str, str]
     """The text of each gauge by its name, including its TYPE line."""
-    others: frozenset[str]
+    other_families: frozenset[str]
     """The names of the families that are not gauges."""
 
 
@@ -35,7 +35,7 @@ def read_page(content: bytes) -> MetricsPage:
     Raises ValueError where a gauge is not UTF-8.
     """
     gauges: dict[str, str] = {}
-    others: set[str] = set()
+    non_gauges: set[str] = set()
     # The page is split in one go, since nearly all lines of most pages are thrown away.
     for family in (b"\n" + content).split(b"\n" + _TYPE)[1:]:
         name, _, kind = family.partition(b"\n")[0].decode().partition(" ")
@@ -43,8 +43,8 @@ def read_page(content: bytes) -> MetricsPage:
             gauges[name] = f"{_TYPE.decode()}{family.decode()}\n"
         else:
             # All pods share one string for a name.
-            others.add(sys.intern(name))
-    return MetricsPage(gauges, frozenset(others))
+            non_gauges.add(sys.intern(name))
+    return MetricsPage(gauges, frozenset(non_gauges))
 
 
 def read_gauge(page: MetricsPage, name: str, selector: Selector) -> float | None:
@@ -55,7 +55,7 @@ def read_gauge(page: MetricsPage, name: str, selector: Selector) -> float | None
     if text is None:
         return None
     try:
-        found = [
+        values = [
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
@@ -63,5 +63,5 @@ def read_gauge(page: MetricsPage, name: str, selector: Selector) -> float | None
         ]
     except ValueError:
         return None
-    total = math.fsum(found)
-    return total if found and math.isfinite(total) else None
+    total = math.fsum(values)
+    return total if values and math.isfinite(total) else None

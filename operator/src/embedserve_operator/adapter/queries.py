@@ -68,8 +68,8 @@ def parse_query(path: str, query: Mapping[str, str]) -> MetricQuery:
             namespace, metric, pods, series, series_text, pod_name=None if name == "*" else name
         )
     if resource not in OBJECT_RESOURCES:
-        told = ", ".join(("pods", *OBJECT_RESOURCES))
-        raise UnknownMetricError(f"metrics are told of {told}; not of {resource}")
+        resources = ", ".join(("pods", *OBJECT_RESOURCES))
+        raise UnknownMetricError(f"metrics are told of {resources}; not of {resource}")
     if name == "*":
         raise UnknownMetricError(f"metrics of {resource} are told one by one: give a name instead of *")
     kind, api_version = OBJECT_RESOURCES[resource]

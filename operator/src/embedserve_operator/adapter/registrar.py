@@ -48,7 +48,7 @@ class Registrar:
         self._clock = clock
         self._on_providers = on_providers
         self._memory = RegistrationMemory()
-        self._said = ""
+        self._logged_reason = ""
 
     async def run(self, on_turn: Callable[[], None]) -> None:
         """Look again and again, forever."""
@@ -62,10 +62,10 @@ class Registrar:
 
     async def run_once(self) -> Decision:
         """Look once and act on it; return what was decided. Raises ApiError."""
-        seen = await self._observe()
-        self._on_providers(seen.foreign)
+        state = await self._observe()
+        self._on_providers(state.foreign)
         decision, self._memory = decide_registration(
-            seen, self._memory, self._settings, self._clock.monotonic()
+            state, self._memory, self._settings, self._clock.monotonic()
         )
         self._log_decision(decision)
         if isinstance(decision, Registration):
@@ -73,14 +73,20 @@ class Registrar:
                 await self._kube.apply(decision.manifest, force=False)
             except ConflictError as error:
                 log.warning("the metrics API is not registered, somebody else writes it: %s", error)
-        elif isinstance(decision, Withdrawal) and seen.registered is not None:
-            await self._kube.delete("", ChildRef("APIService", API_SERVICE), seen.registered.metadata.uid)
+        elif isinstance(decision, Withdrawal) and state.registered is not None:
+            await self._kube.delete("", ChildRef("APIService", API_SERVICE), state.registered.metadata.uid)
         return decision
 
     async def _observe(self) -> RegistrationState:
         place = self._settings.place
-        api_services = [APIService.parse(one) for one in await self._kube.list_labelled("APIService", "")]
-        ours = [one for one in api_services if one.metadata.name == API_SERVICE and is_ours(one, place)]
+        api_services = [
+            APIService.parse(received) for received in await self._kube.list_labelled("APIService", "")
+        ]
+        ours = [
+            api_service
+            for api_service in api_services
+            if api_service.metadata.name == API_SERVICE and is_ours(api_service, place)
+        ]
         deployment = await self._kube.get(place.namespace, ChildRef("Deployment", place.name))
         certificates = await self._kube.get(place.namespace, ChildRef("ConfigMap", place.name))
         owner = await self._kube.get("", ChildRef("ClusterRole", place.name))
@@ -95,6 +101,6 @@ class Registrar:
 
     def _log_decision(self, decision: Decision) -> None:
         """Log a decision once: the same decision again is not news."""
-        if decision.reason and decision.reason != self._said:
+        if decision.reason and decision.reason != self._logged_reason:
             log.info("the metrics API: %s: %s", decision.verb, decision.reason)
-        self._said = decision.reason
+        self._logged_reason = decision.reason

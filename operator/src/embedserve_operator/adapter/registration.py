@@ -30,7 +30,7 @@ class RegistrationState:
     """Holds what was seen in one look at the cluster."""
 
     is_ready: bool
-    """Whether a replica of the adapter is ready."""
+    """Indicates that a replica of the adapter is ready."""
     bundle: str
     """PEM of all certificates that replicas serve with, or are about to."""
     owner_uid: str
@@ -38,7 +38,7 @@ class RegistrationState:
     registered: APIService | None
     """Our APIService, if it exists."""
     foreign: tuple[str, ...]
-    """Who else serves versions of the group, described for people."""
+    """The others that serve versions of the group, described for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +82,26 @@ Decision = NoChange | Registration | Withdrawal
 
 
 def decide_registration(
-    seen: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
+    state: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
 ) -> tuple[Decision, RegistrationMemory]:
     """Return what to do now, and what to remember."""
-    if seen.foreign:
-        why = f"{METRICS_GROUP} is served by {', '.join(seen.foreign)}"
-        return (Withdrawal(why) if seen.registered is not None else NoChange(why)), RegistrationMemory()
-    if seen.registered is None:
-        return _decide_unregistered(seen, memory, settings, now)
-    trouble = _find_trouble(seen)
+    if state.foreign:
+        why = f"{METRICS_GROUP} is served by {', '.join(state.foreign)}"
+        return (Withdrawal(why) if state.registered is not None else NoChange(why)), RegistrationMemory()
+    if state.registered is None:
+        return _decide_unregistered(state, memory, settings, now)
+    trouble = _find_trouble(state)
     if trouble is None:
         memory = RegistrationMemory()
     elif memory.bad_since is None:
         memory = replace(memory, bad_since=now)
     elif now - memory.bad_since >= settings.grace:
         # With ready replicas, the API would be registered again at once and fail again.
-        pause = min(max(2 * memory.pause, settings.grace), settings.retry_limit) if seen.is_ready else 0.0
+        pause = min(max(2 * memory.pause, settings.grace), settings.retry_limit) if state.is_ready else 0.0
         return Withdrawal(trouble), RegistrationMemory(not_before=now + pause, pause=pause)
-    wanted = _build_api_service(seen, settings.place)
-    if seen.bundle and seen.owner_uid and _is_outdated(wanted, seen.registered):
-        return Registration(wanted), memory
+    manifest = _build_api_service(state, settings.place)
+    if state.bundle and state.owner_uid and _is_outdated(manifest, state.registered):
+        return Registration(manifest), memory
     return NoChange(trouble or ""), memory
 
 
@@ -110,22 +110,22 @@ def find_providers(api_services: Iterable[APIService], place: AdapterReference |
     described for people.
     """
     return tuple(
-        _describe_provider(found)
-        for found in sorted(api_services, key=lambda one: one.metadata.name)
-        if found.spec.group == METRICS_GROUP and (place is None or not is_ours(found, place))
+        _describe_provider(api_service)
+        for api_service in sorted(api_services, key=lambda api_service: api_service.metadata.name)
+        if api_service.spec.group == METRICS_GROUP and (place is None or not is_ours(api_service, place))
     )
 
 
-def is_ours(found: APIService, place: AdapterReference) -> bool:
+def is_ours(api_service: APIService, place: AdapterReference) -> bool:
     """Return whether an APIService leads to our adapter."""
-    service = found.spec.service
+    service = api_service.spec.service
     return (service.namespace, service.name) == (place.namespace, place.name)
 
 
-def read_bundle(found: APIService) -> str:
+def read_bundle(api_service: APIService) -> str:
     """Return the certificates in an APIService, as PEM; empty when there are none."""
     try:
-        return base64.b64decode(found.spec.ca_bundle).decode()
+        return base64.b64decode(api_service.spec.ca_bundle).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
 
@@ -136,29 +136,29 @@ def join_bundle(certificates: Sequence[str]) -> str:
 
 
 def _decide_unregistered(
-    seen: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
+    state: RegistrationState, memory: RegistrationMemory, settings: RegistrationSettings, now: float
 ) -> tuple[Decision, RegistrationMemory]:
-    if not (seen.is_ready and seen.bundle):
+    if not (state.is_ready and state.bundle):
         return NoChange("no replica of the adapter is ready"), replace(memory, bad_since=None)
-    if not seen.owner_uid:
+    if not state.owner_uid:
         return NoChange(f"ClusterRole {settings.place.name} does not exist; the chart makes it"), memory
     if now < memory.not_before:
         return NoChange("the API server could not reach the adapter; trying again later"), memory
-    return Registration(_build_api_service(seen, settings.place)), replace(memory, bad_since=None)
+    return Registration(_build_api_service(state, settings.place)), replace(memory, bad_since=None)
 
 
-def _find_trouble(seen: RegistrationState) -> str | None:
+def _find_trouble(state: RegistrationState) -> str | None:
     """Return why the registered API does not work; None when it does."""
-    if not seen.is_ready:
+    if not state.is_ready:
         return "no replica of the adapter is ready"
-    conditions = seen.registered.status.conditions if seen.registered is not None else ()
+    conditions = state.registered.status.conditions if state.registered is not None else ()
     available = find_condition(conditions, "Available")
     if available is not None and available.status == "False":
         return f"the API server cannot use the adapter: {available.message}"
     return None
 
 
-def _build_api_service(seen: RegistrationState, place: AdapterReference) -> Manifest:
+def _build_api_service(state: RegistrationState, place: AdapterReference) -> Manifest:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -175,7 +175,7 @@ def _build_api_service(seen: RegistrationState, place: AdapterReference) -> Mani
                     "apiVersion": "rbac.authorization.k8s.io/v1",
                     "kind": "ClusterRole",
                     "name": place.name,
-                    "uid": seen.owner_uid,
+                    "uid": state.owner_uid,
                 }
             ],
         },
@@ -185,20 +185,20 @@ def _build_api_service(seen: RegistrationState, place: AdapterReference) -> Mani
             "groupPriorityMinimum": _PRIORITY,
             "versionPriority": _PRIORITY,
             "service": {"namespace": place.namespace, "name": place.name, "port": API_PORT},
-            "caBundle": base64.b64encode(seen.bundle.encode()).decode(),
+            "caBundle": base64.b64encode(state.bundle.encode()).decode(),
         },
     }
 
 
-def _is_outdated(wanted: Manifest, found: APIService) -> bool:
-    owners = [owner.uid for owner in found.metadata.owner_references]
+def _is_outdated(manifest: Manifest, registered: APIService) -> bool:
+    owners = [owner.uid for owner in registered.metadata.owner_references]
     return (
-        found.spec.ca_bundle != wanted["spec"]["caBundle"]
-        or wanted["metadata"]["ownerReferences"][0]["uid"] not in owners
+        registered.spec.ca_bundle != manifest["spec"]["caBundle"]
+        or manifest["metadata"]["ownerReferences"][0]["uid"] not in owners
     )
 
 
-def _describe_provider(found: APIService) -> str:
-    service = found.spec.service
+def _describe_provider(api_service: APIService) -> str:
+    service = api_service.spec.service
     served = f"Service {service.namespace}/{service.name}" if service.name else "the API server itself"
-    return f"{served} (APIService {found.metadata.name})"
+    return f"{served} (APIService {api_service.metadata.name})"

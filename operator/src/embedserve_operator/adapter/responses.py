@@ -31,27 +31,29 @@ def build_metric_values(
     raised when a ready pod did not answer. UnknownMetricError is raised when there are no pods, or when
     they have no such gauge.
     """
-    asked = [target for target in targets if question.pod_name in (None, target.name)]
-    if not asked:
+    selected = [target for target in targets if question.pod_name in (None, target.name)]
+    if not selected:
         raise UnknownMetricError(
             f"no pod is running that {question.pod_selector} selects in {question.namespace}"
         )
-    values = {target.uid: _read_value(question, pages.get(target.uid)) for target in asked}
-    known = {uid: value for uid, value in values.items() if value is not None}
-    if not known:
-        raise _build_no_value_error(question, asked, pages)
+    values = {target.uid: _read_value(question, pages.get(target.uid)) for target in selected}
+    present = {uid: value for uid, value in values.items() if value is not None}
+    if not present:
+        raise _build_no_value_error(question, selected, pages)
     if question.described_object is not None:
-        silent = [target.name for target in asked if target.is_ready and target.uid not in known]
+        silent = [target.name for target in selected if target.is_ready and target.uid not in present]
         if silent:
             raise PodsUnresponsiveError(
                 f"no sum without what these pods say, which did not answer: {', '.join(silent)}"
             )
-        return _build_list([_build_item(question, question.described_object, math.fsum(known.values()), now)])
+        return _build_list(
+            [_build_item(question, question.described_object, math.fsum(present.values()), now)]
+        )
     return _build_list(
         [
-            _build_item(question, DescribedObject("Pod", "v1", target.name), known[target.uid], now)
-            for target in asked
-            if target.uid in known
+            _build_item(question, DescribedObject("Pod", "v1", target.name), present[target.uid], now)
+            for target in selected
+            if target.uid in present
         ]
     )
 
@@ -123,12 +125,12 @@ def _read_value(question: MetricQuery, page: MetricsPage | None) -> float | None
 
 
 def _build_no_value_error(
-    question: MetricQuery, asked: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage]
+    question: MetricQuery, selected: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage]
 ) -> UnknownMetricError | PodsUnresponsiveError:
-    answered = [pages[target.uid] for target in asked if target.uid in pages]
+    answered = [pages[target.uid] for target in selected if target.uid in pages]
     if not answered:
-        return PodsUnresponsiveError(f"none of {len(asked)} pods answered in time")
-    if any(question.metric in page.others for page in answered):
+        return PodsUnresponsiveError(f"none of {len(selected)} pods answered in time")
+    if any(question.metric in page.other_families for page in answered):
         return UnknownMetricError(f"{question.metric} is no gauge, and only gauges can be scaled by")
     series = f" with labels {question.series_text}" if question.series_text else ""
     return UnknownMetricError(f"the pods have no gauge {question.metric}{series}")

@@ -40,12 +40,12 @@ class _CachedPage:
 class Scraper:
     """Reads metrics pages and caches them for a while. Use it as an asynchronous context manager."""
 
-    def __init__(self, *, keep: float, timeout: float, clock: Callable[[], float]) -> None:
+    def __init__(self, *, keep: float, timeout: float, monotonic: Callable[[], float]) -> None:
         self._keep = keep
         self._timeout = timeout
         self._places = asyncio.Semaphore(_MAX_CONCURRENT)
-        self._clock = clock
-        self._kept: dict[str, _CachedPage] = {}
+        self._monotonic = monotonic
+        self._cached: dict[str, _CachedPage] = {}
         self._running: dict[str, asyncio.Task[MetricsPage | None]] = {}
 
     async def __aenter__(self) -> Self:
@@ -78,11 +78,11 @@ class Scraper:
         pages: dict[str, MetricsPage] = {}
         waiting: dict[str, asyncio.Task[MetricsPage | None]] = {}
         for target in targets:
-            kept = self._kept.get(target.uid)
-            if kept is None:
+            cached = self._cached.get(target.uid)
+            if cached is None:
                 waiting[target.uid] = self._start_scrape(target)
-            elif kept.page is not None:
-                pages[target.uid] = kept.page
+            elif cached.page is not None:
+                pages[target.uid] = cached.page
         if waiting:
             # The tasks outlive this query, since others may wait for the same pods.
             await asyncio.wait(waiting.values(), timeout=_MAX_ROUNDS * self._timeout)
@@ -106,7 +106,7 @@ class Scraper:
                 page = await self._fetch_page(target.url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s at %s: %r", target.name, target.url, error)
-        self._kept[target.uid] = _CachedPage(page, self._clock() + self._keep)
+        self._cached[target.uid] = _CachedPage(page, self._monotonic() + self._keep)
         return page
 
     async def _fetch_page(self, url: str) -> MetricsPage | None:
@@ -121,9 +121,9 @@ class Scraper:
             return read_page(content)
 
     def _drop_expired(self) -> None:
-        now = self._clock()
-        for uid in [uid for uid, kept in self._kept.items() if kept.until <= now]:
-            del self._kept[uid]
-        while len(self._kept) > _MAX_CACHED_PAGES:
+        now = self._monotonic()
+        for uid in [uid for uid, cached in self._cached.items() if cached.until <= now]:
+            del self._cached[uid]
+        while len(self._cached) > _MAX_CACHED_PAGES:
             with suppress(KeyError):
-                del self._kept[next(iter(self._kept))]
+                del self._cached[next(iter(self._cached))]

@@ -62,10 +62,10 @@ def _parse_requirement(term: str) -> Requirement:
     if (equality := _EQUALITY.fullmatch(term)) is not None:
         key, operator, value = equality.groups()
         return Requirement(key, "notin" if operator == "!=" else "in", frozenset({value}))
-    if (given := _SET.fullmatch(term)) is not None:
-        key, operator, values = given.groups()
-        found = frozenset(value.strip() for value in values.split(","))
-        return Requirement(key, "in" if operator == "in" else "notin", found)
+    if (membership := _SET.fullmatch(term)) is not None:
+        key, operator, values = membership.groups()
+        value_set = frozenset(value.strip() for value in values.split(","))
+        return Requirement(key, "in" if operator == "in" else "notin", value_set)
     if (existence := _EXISTENCE.fullmatch(term)) is not None:
         absent, key = existence.groups()
         return Requirement(key, "absent" if absent else "exists")

@@ -81,9 +81,9 @@ def is_trusted(certificate: str, *, published: bool, trusted: frozenset[str] | N
 
 
 def build_published_certificates(
-    published: Mapping[str, str], name: str, pem: str, others: Mapping[str, str]
+    published: Mapping[str, str], name: str, pem: str, fresh: Mapping[str, str]
 ) -> Mapping[str, str] | None:
-    """Return the data of the ConfigMap with this replica's certificates and the `others` that are worth keeping;
+    """Return the data of the ConfigMap with this replica's certificates and the `fresh` entries of all replicas;
     None when nothing changes for this replica.
     """
-    return None if published.get(name) == pem else {**others, name: pem}
+    return None if published.get(name) == pem else {**fresh, name: pem}

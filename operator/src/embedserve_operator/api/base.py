@@ -47,12 +47,12 @@ class Model(BaseModel):
 
 def describe_problems(error: ValidationError, root: str = "spec") -> str:
     """Return every problem as `path: message`, separated by semicolons. root: beginning of each path, or empty."""
-    found = []
+    described = []
     for problem in error.errors(include_url=False, include_input=False):
         path = ".".join(filter(None, (root, *map(str, problem["loc"]))))
         message = problem["msg"].removeprefix("Value error, ")
-        found.append(f"{path}: {message}" if path else message)
-    return "; ".join(found)
+        described.append(f"{path}: {message}" if path else message)
+    return "; ".join(described)
 
 
 def _is_quantity_not_negative(value: int | str) -> bool:

@@ -36,8 +36,8 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 def _build_labels(
     *, gke: tuple[str, ...] = (), aws: tuple[str, ...], azure: tuple[str, ...] = (), types: tuple[str, ...]
 ) -> Mapping[str, tuple[str, ...]]:
-    found = {GKE: gke, KARPENTER_AWS: aws, EKS_AUTO_MODE: aws, KARPENTER_AZURE: azure, INSTANCE_TYPE: types}
-    return MappingProxyType({key: values for key, values in found.items() if values})
+    labels = {GKE: gke, KARPENTER_AWS: aws, EKS_AUTO_MODE: aws, KARPENTER_AZURE: azure, INSTANCE_TYPE: types}
+    return MappingProxyType({key: values for key, values in labels.items() if values})
 
 
 def _list_types(family: str, *sizes: str) -> tuple[str, ...]:

@@ -132,18 +132,18 @@ def merge_classes(changes: Mapping[str, Any]) -> Mapping[str, HardwareClass]:
 
     Raises SettingsError naming the class and the field.
     """
-    found = dict(CLASSES)
+    classes = dict(CLASSES)
     for name, fields in changes.items():
-        known = found.get(name)
-        before = known.as_wire() if known is not None else {}
+        existing = classes.get(name)
+        before = existing.as_wire() if existing is not None else {}
         try:
             if "computeCapabilities" in (fields or {}):
                 # They may be fewer than the labels of the built-in class stand for.
                 before.pop("acceleratorLabels", None)
-            found[name] = HardwareClass.model_validate({**before, **(fields or {})})
+            classes[name] = HardwareClass.model_validate({**before, **(fields or {})})
         except (ValidationError, TypeError) as error:
             raise SettingsError(f"hardware class {name}: {_describe_errors(error)}") from error
-    return MappingProxyType(found)
+    return MappingProxyType(classes)
 
 
 def _describe_errors(error: ValidationError | TypeError) -> str:

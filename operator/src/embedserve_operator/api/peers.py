@@ -37,7 +37,7 @@ class LabelRequirement(Model):
         Rule(
             cel="(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
             message="In and NotIn need values, Exists and DoesNotExist take none",
-            check=lambda one: (one.operator in ("In", "NotIn")) == bool(one.values),
+            check=lambda requirement: (requirement.operator in ("In", "NotIn")) == bool(requirement.values),
         ),
     )
 
@@ -76,9 +76,9 @@ class NetworkPeer(Model):
         Rule(
             cel="has(self.ipBlock) != (has(self.podSelector) || has(self.namespaceSelector))",
             message="a peer is an ipBlock, or a podSelector and a namespaceSelector, or one of these two",
-            check=lambda one: (
-                (one.ip_block is not None)
-                != (one.pod_selector is not None or one.namespace_selector is not None)
+            check=lambda peer: (
+                (peer.ip_block is not None)
+                != (peer.pod_selector is not None or peer.namespace_selector is not None)
             ),
         ),
     )
@@ -115,8 +115,9 @@ class NetworkPort(Model):
         Rule(
             cel="!has(self.endPort) || (has(self.port) && type(self.port) == int && self.endPort >= self.port)",
             message="endPort needs a port in digits that is not above it",
-            check=lambda one: (
-                one.end_port is None or (isinstance(one.port, int) and one.end_port >= one.port)
+            check=lambda port_rule: (
+                port_rule.end_port is None
+                or (isinstance(port_rule.port, int) and port_rule.end_port >= port_rule.port)
             ),
         ),
     )

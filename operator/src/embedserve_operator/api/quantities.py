@@ -28,12 +28,12 @@ def parse_quantity(value: Any) -> Decimal | None:
     """Return the number that a quantity stands for, since the API spells 1000m as 1; None when the value is not a
     quantity.
     """
-    found = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
-    if found is None:
+    match = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
+    if match is None:
         return None
-    if found["exponent"] is not None:
-        return Decimal(found["digits"] + found["exponent"])
-    return Decimal(found["digits"]) * _FACTORS[found["suffix"] or ""]
+    if match["exponent"] is not None:
+        return Decimal(match["digits"] + match["exponent"])
+    return Decimal(match["digits"]) * _FACTORS[match["suffix"] or ""]
 
 
 def format_plain_number(quantity: str) -> str:

@@ -60,15 +60,15 @@ class ListMap:
 
     def validate(self, items: Any) -> Any:
         """Return the items, or raise ValueError where two have one key."""
-        known = set()
+        keys = set()
         for item in items:
             key = tuple(getattr(item, to_snake(field)) for field in self.fields)
-            if key in known:
+            if key in keys:
                 described = ", ".join(
                     f"{field} {value}" for field, value in zip(self.fields, key, strict=True)
                 )
                 raise ValueError(f"two items have {described}: remove one")
-            known.add(key)
+            keys.add(key)
         return items
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -50,17 +50,17 @@ async def load_call_key(kube: KubeClient, namespace: str, name: str) -> Ed25519P
 
 async def _find_or_make(kube: KubeClient, namespace: str, name: str) -> Ed25519PrivateKey:
     ref = ChildRef(SECRET, name)
-    found = await kube.get(namespace, ref)
-    if found is None:
+    secret = await kube.get(namespace, ref)
+    if secret is None:
         key = Ed25519PrivateKey.generate()
         try:
             await kube.create(_build_secret(namespace, name, key))
         except ConflictError:
-            found = await kube.get(namespace, ref)
+            secret = await kube.get(namespace, ref)
         else:
             log.info("made the key of calls to pods: Secret %s/%s", namespace, name)
             return key
-    return _read_secret(found or {}, f"{namespace}/{name}")
+    return _read_secret(secret or {}, f"{namespace}/{name}")
 
 
 def _build_secret(namespace: str, name: str, key: Ed25519PrivateKey) -> Manifest:

@@ -17,7 +17,7 @@ from embedserve_operator.apply.call_keys import compute_key_id
 from embedserve_operator.clock import Clock
 
 _LIFETIME = timedelta(seconds=60)
-"""How long a signature is good for, beside the difference of the clocks that a pod allows for."""
+"""The time for which a signature is good, beside the difference of the clocks that a pod allows for."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -42,17 +42,17 @@ _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declare
 
 def explain_refusal(ref: ChildRef, error: RefusedError, manifest: Manifest) -> ApplyFailure:
     """Return what the API server's refusal of a child means."""
-    said = f"the API server refused {ref}: {error.message}"
+    message = f"the API server refused {ref}: {error.message}"
     if _UNKNOWN_VOLUME_KIND.search(error.message) and _list_image_volumes(manifest):
-        return _build_image_volumes_failure(said)
-    return ApplyFailure("ChildRefused", said, is_transient=not isinstance(error, InvalidContentError))
+        return _build_image_volumes_failure(message)
+    return ApplyFailure("ChildRefused", message, is_transient=not isinstance(error, InvalidContentError))
 
 
-def _build_image_volumes_failure(said: str) -> ApplyFailure:
+def _build_image_volumes_failure(message: str) -> ApplyFailure:
     return ApplyFailure(
         "ImageVolumesMissing",
         "spec.model.source.image: this cluster does not support image volumes, which need Kubernetes 1.33 and its "
-        f"feature gate ImageVolume; enable it, or use another source; {said}",
+        f"feature gate ImageVolume; enable it, or use another source; {message}",
     )
 
 
@@ -75,25 +75,46 @@ class ChildApplier:
         Each child gets its turn, whatever became of the others, except for one that needs another.
         """
         results = PassResults(observed)
-        namespace = observed.resource.key.namespace
-        for time in plan.replacement_times:
-            ref = ChildRef("Deployment", time.deployment)
-            if not results.record(ref, await _attempt(ref, self._apply_replacement_time(time, observed))):
-                return results.merge()  # the Service must not lead elsewhere before
-        for job in plan.jobs_to_delete:
-            ref = ChildRef(JOB, job.name)
-            log.info("%s: delete %s: another try, or no longer wanted", observed.resource.key, ref)
-            if results.record(ref, await _attempt(ref, self._delete(namespace, ref, job.uid))):
-                self._objects.drop_uid(JOB, job.uid)
+        if not await self._apply_replacement_times(plan, observed, results):
+            return results.merge()  # the Service must not lead elsewhere before
+        await self._delete_jobs(plan, observed, results)
         # KEDA refuses a ScaledObject as long as the Deployment has another autoscaler.
         scalers = [child for child in plan.prune if child.ref.kind in SCALER_KINDS]
         await self._prune(scalers, observed, results)
+        await self._apply_children(plan, observed, results)
+        await self._transfer_remaining_ownership(plan, observed, results)
+        for label in plan.labels:
+            ref = ChildRef(POD, label.pod.name)
+            results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
+        if results.may_prune():
+            unneeded = [child for child in plan.prune if child.ref.kind not in SCALER_KINDS]
+            await self._prune(unneeded, observed, results)
+        await self._create_jobs(plan, observed, results)
+        return results.merge()
+
+    async def _apply_replacement_times(
+        self, plan: Plan, observed: ObservedState, results: PassResults
+    ) -> bool:
+        """Annotate the Deployments that were replaced; return whether all of them could be written."""
+        for time in plan.replacement_times:
+            ref = ChildRef("Deployment", time.deployment)
+            if not results.record(ref, await _attempt(ref, self._apply_replacement_time(time, observed))):
+                return False
+        return True
+
+    async def _apply_children(self, plan: Plan, observed: ObservedState, results: PassResults) -> None:
+        """Apply the manifests in their order, each Deployment with the transfer of its `spec.replicas`."""
+        transfers = {_read_target(transfer): transfer for transfer in plan.ownership_transfers}
         for manifest in plan.children:
             ref = read_ref(manifest)
             if results.may_write(ref):
-                transfer = next((one for one in plan.ownership_transfers if ref == _read_target(one)), None)
-                work = self._bring_up_to_date(manifest, observed, transfer)
+                work = self._bring_up_to_date(manifest, observed, transfers.get(ref))
                 results.record(ref, await _attempt(ref, work, manifest))
+
+    async def _transfer_remaining_ownership(
+        self, plan: Plan, observed: ObservedState, results: PassResults
+    ) -> None:
+        """Transfer `spec.replicas` of the Deployments that otherwise stay as they are."""
         applied = {read_ref(manifest) for manifest in plan.children}
         for transfer in plan.ownership_transfers:
             ref = _read_target(transfer)
@@ -101,17 +122,20 @@ class ChildApplier:
                 results.record(
                     ref, await _attempt(ref, self._transfer_replicas_ownership(observed, transfer))
                 )
-        for label in plan.labels:
-            ref = ChildRef(POD, label.pod.name)
-            results.record(ref, await _attempt(ref, self._apply_label(label, observed)))
-        if results.may_prune():
-            others = [child for child in plan.prune if child.ref.kind not in SCALER_KINDS]
-            await self._prune(others, observed, results)
+
+    async def _delete_jobs(self, plan: Plan, observed: ObservedState, results: PassResults) -> None:
+        key = observed.resource.key
+        for job in plan.jobs_to_delete:
+            ref = ChildRef(JOB, job.name)
+            log.info("%s: delete %s: another try, or no longer wanted", key, ref)
+            if results.record(ref, await _attempt(ref, self._delete(key.namespace, ref, job.uid))):
+                self._objects.drop_uid(JOB, job.uid)
+
+    async def _create_jobs(self, plan: Plan, observed: ObservedState, results: PassResults) -> None:
         for manifest in plan.jobs_to_create:
             ref = read_ref(manifest)
             if results.may_write(ref):
                 results.record(ref, await _attempt(ref, self._create_job(manifest, observed), manifest))
-        return results.merge()
 
     async def _prune(self, children: Iterable[Child], observed: ObservedState, results: PassResults) -> None:
         key = observed.resource.key
@@ -143,14 +167,14 @@ class ChildApplier:
         An API server whose feature is off silently drops the image, and pods would find an empty folder in
         its place.
         """
-        wanted = _list_image_volumes(manifest)
-        if not wanted:
+        volumes = _list_image_volumes(manifest)
+        if not volumes:
             return None
-        made = await self._kube.create(manifest, dry_run=True)
-        if _list_image_volumes(made) == wanted:
+        accepted = await self._kube.create(manifest, dry_run=True)
+        if _list_image_volumes(accepted) == volumes:
             return None
         return _build_image_volumes_failure(
-            f"the API server leaves volume {wanted[0]} out of {read_ref(manifest)}"
+            f"the API server leaves volume {volumes[0]} out of {read_ref(manifest)}"
         )
 
     async def _apply_label(self, label: PodLabel, observed: ObservedState) -> None:
@@ -171,12 +195,17 @@ class ChildApplier:
     async def _apply_replacement_time(self, time: ReplacementTime, observed: ObservedState) -> None:
         """Annotate a Deployment with the time at which it was replaced, in addition to what else was applied to it."""
         key, ref = observed.resource.key, ChildRef("Deployment", time.deployment)
-        there = observed.find_child(ref)
-        if there is None:
+        deployment = observed.find_child(ref)
+        if deployment is None:
             return
         log.info("%s: %s was replaced: %s", key, ref, time.replaced_at or "no longer")
         annotations = {} if time.replaced_at is None else {REPLACED_AT: time.replaced_at}
-        meta = {"name": ref.name, "namespace": key.namespace, "uid": there.uid, "annotations": annotations}
+        meta = {
+            "name": ref.name,
+            "namespace": key.namespace,
+            "uid": deployment.uid,
+            "annotations": annotations,
+        }
         manifest = {"apiVersion": "apps/v1", "kind": ref.kind, "metadata": meta}
         try:
             answer = await self._kube.apply(manifest, force=True, manager=HISTORY_MANAGER)
@@ -243,10 +272,10 @@ class ChildApplier:
         try:
             await self._apply_and_remember(manifest, force=False)
         except ConflictError as error:
-            insist = find_applying_managers(error.message, _OURS)
+            insisting = find_applying_managers(error.message, _OURS)
             now = asyncio.get_running_loop().time()
-            if insist or not self._conflict_history.may_overrule((meta["namespace"], ref), now):
-                who = " and ".join(insist) or "another controller"
+            if insisting or not self._conflict_history.may_overrule((meta["namespace"], ref), now):
+                who = " and ".join(insisting) or "another controller"
                 return ApplyFailure(
                     "FieldConflict",
                     f"{ref}: {error.message}; {who} sets these fields to other values and is not overruled: "

@@ -22,8 +22,8 @@ def find_applying_managers(message: str, ours: frozenset[str]) -> tuple[str, ...
     """Return the other managers that applied the fields, from the API server's message: it gives the API
     version only for those that updated.
     """
-    found = {name for name, updated in _MANAGER.findall(message) if not updated and name not in ours}
-    return tuple(sorted(found))
+    managers = {name for name, updated in _MANAGER.findall(message) if not updated and name not in ours}
+    return tuple(sorted(managers))
 
 
 class ConflictHistory:

@@ -58,40 +58,40 @@ class AppliedDifferences:
 
     def contains(self, manifest: Manifest, child: Child) -> bool:
         """Return whether a child differs from a manifest exactly as it did right after that was applied."""
-        known = self._differences.get(child.uid)
-        return known is not None and known == _hash_differences(manifest, child.received)
+        remembered = self._differences.get(child.uid)
+        return remembered is not None and remembered == _hash_differences(manifest, child.received)
 
 
 def _hash_differences(manifest: Manifest, live: Received) -> str | None:
-    found = [[one.path, one.live] for one in find_differences(manifest, live)]
-    return short_hash([read_fingerprint(manifest), found]) if found else None
+    differences = [[difference.path, difference.live] for difference in find_differences(manifest, live)]
+    return short_hash([read_fingerprint(manifest), differences]) if differences else None
 
 
-def find_reason_to_apply(wanted: Manifest, child: Child | None, applied: AppliedDifferences) -> str | None:
+def find_reason_to_apply(manifest: Manifest, child: Child | None, applied: AppliedDifferences) -> str | None:
     """Return why the object has to be written, for the log; None when it need not be."""
     if child is None:
         return "it does not exist"
-    found = next(find_differences(wanted, child.received), None)
-    if found is None or applied.contains(wanted, child):
+    difference = next(find_differences(manifest, child.received), None)
+    if difference is None or applied.contains(manifest, child):
         return None
-    if child.fingerprint != read_fingerprint(wanted):
+    if child.fingerprint != read_fingerprint(manifest):
         return "it should be different"
-    return f"{found.path} is not as it should be"
+    return f"{difference.path} is not as it should be"
 
 
 def find_differences(
-    wanted: Any, live: Any, steps: tuple[str, ...] = (), *, whole: bool = False
+    desired: Any, live: Any, steps: tuple[str, ...] = (), *, whole: bool = False
 ) -> Iterator[Difference]:
     """Yield the values that are not as wanted.
 
     `steps` lead to the value from the root of the object. With `whole`, an additional key of a map counts as well.
     """
-    if isinstance(wanted, Mapping):
-        yield from _find_mapping_differences(wanted, live, steps, whole=whole)
-    elif isinstance(wanted, list):
-        yield from _find_list_differences(wanted, live, steps)
+    if isinstance(desired, Mapping):
+        yield from _find_mapping_differences(desired, live, steps, whole=whole)
+    elif isinstance(desired, list):
+        yield from _find_list_differences(desired, live, steps)
     # The API leaves out what is empty, false or zero.
-    elif not (wanted == live or (live is None and not wanted) or _is_same_quantity(wanted, live, steps)):
+    elif not (desired == live or (live is None and not desired) or _is_same_quantity(desired, live, steps)):
         yield _build_difference(steps, live)
 
 
@@ -99,37 +99,37 @@ def _build_difference(steps: tuple[str, ...], live: Any) -> Difference:
     return Difference("".join(step if step.startswith("[") else f".{step}" for step in steps)[1:], live)
 
 
-def _is_same_quantity(wanted: Any, live: Any, steps: tuple[str, ...]) -> bool:
+def _is_same_quantity(desired: Any, live: Any, steps: tuple[str, ...]) -> bool:
     is_quantity = steps[-1:] and steps[-1] in _QUANTITIES
     if not is_quantity and not (steps[-2:-1] and steps[-2] in _QUANTITY_MAPS):
         return False
-    return parse_quantity(wanted) == parse_quantity(live) is not None
+    return parse_quantity(desired) == parse_quantity(live) is not None
 
 
 def _find_mapping_differences(
-    wanted: Mapping[str, Any], live: Any, steps: tuple[str, ...], *, whole: bool
+    desired: Mapping[str, Any], live: Any, steps: tuple[str, ...], *, whole: bool
 ) -> Iterator[Difference]:
-    found = {} if live is None else live
-    if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
+    live_map = {} if live is None else live
+    if not isinstance(live_map, Mapping) or (whole and set(live_map) != set(desired)):
         yield _build_difference(steps, live)
         return
-    for key, value in wanted.items():
-        yield from find_differences(value, found.get(key), (*steps, key), whole=key in _ATOMIC_MAPS)
+    for key, value in desired.items():
+        yield from find_differences(value, live_map.get(key), (*steps, key), whole=key in _ATOMIC_MAPS)
 
 
-def _find_list_differences(wanted: list[Any], live: Any, steps: tuple[str, ...]) -> Iterator[Difference]:
+def _find_list_differences(desired: list[Any], live: Any, steps: tuple[str, ...]) -> Iterator[Difference]:
     if not isinstance(live, list):
-        if wanted:
+        if desired:
             yield _build_difference(steps, live)
         return
     key = next(
-        (k for k in _LIST_KEYS if all(isinstance(item, Mapping) and k in item for item in wanted)), None
+        (k for k in _LIST_KEYS if all(isinstance(item, Mapping) and k in item for item in desired)), None
     )
     if key is None:
-        yield from _find_differences_by_position(wanted, live, steps)
+        yield from _find_differences_by_position(desired, live, steps)
         return
     by_key = {item.get(key): item for item in live if isinstance(item, Mapping)}
-    for item in wanted:
+    for item in desired:
         where = (*steps, f"[{item[key]}]")
         if item[key] in by_key:
             yield from find_differences(item, by_key[item[key]], where)
@@ -138,13 +138,13 @@ def _find_list_differences(wanted: list[Any], live: Any, steps: tuple[str, ...])
 
 
 def _find_differences_by_position(
-    wanted: list[Any], live: list[Any], steps: tuple[str, ...]
+    desired: list[Any], live: list[Any], steps: tuple[str, ...]
 ) -> Iterator[Difference]:
     """Yield the differences of a list whose items nothing identifies: the API keeps it as it was sent, and adds
     defaults inside its items.
     """
-    if len(wanted) != len(live):
+    if len(desired) != len(live):
         yield _build_difference(steps, live)
         return
-    for place, (item, found) in enumerate(zip(wanted, live, strict=True)):
-        yield from find_differences(item, found, (*steps, f"[{place}]"))
+    for place, (item, live_item) in enumerate(zip(desired, live, strict=True)):
+        yield from find_differences(item, live_item, (*steps, f"[{place}]"))

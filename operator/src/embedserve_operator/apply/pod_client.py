@@ -37,7 +37,7 @@ _MESH_ADVICE = (
     "the chart's mesh, which leaves the management port alone"
 )
 Delivery = Literal["All", "Enough", "TooFew"]
-"""Whether the pods got their messages.
+"""Says whether the pods got their messages.
 
 "Enough" says that all pods that must know do; "TooFew" that one of these does not.
 """
@@ -80,10 +80,10 @@ class PodClient:
 
     def forget(self, key: ObjectKey, but: frozenset[str] = frozenset()) -> None:
         """Forget what has passed with the pods of a resource, except for these runs."""
-        found = self._replies.get(key, {})
-        for run in found.keys() - but:
-            del found[run]
-        if not found:
+        replies = self._replies.get(key, {})
+        for run in replies.keys() - but:
+            del replies[run]
+        if not replies:
             self._replies.pop(key, None)
 
     async def send_messages(self, key: ObjectKey, messages: Sequence[PodMessage]) -> Delivery:
@@ -91,8 +91,8 @@ class PodClient:
         required = [self._send_message(key, message) for message in messages if message.is_required]
         if not all(await asyncio.gather(*required)):
             return "TooFew"
-        others = [self._send_message(key, message) for message in messages if not message.is_required]
-        return "All" if all(await asyncio.gather(*others)) else "Enough"
+        optional = [self._send_message(key, message) for message in messages if not message.is_required]
+        return "All" if all(await asyncio.gather(*optional)) else "Enough"
 
     async def run_self_checks(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> bool:
         """Run the self-checks of pods; return False where one did not pass and is to be repeated."""
@@ -103,7 +103,7 @@ class PodClient:
 
         A pod that does not answer may have ended its fetch meanwhile.
         """
-        return any(await asyncio.gather(*(self._refresh_progress(key, one) for one in fetching_pods)))
+        return any(await asyncio.gather(*(self._refresh_progress(key, pod) for pod in fetching_pods)))
 
     async def _send_message(self, key: ObjectKey, message: PodMessage) -> bool:
         pod = message.pod
@@ -129,10 +129,10 @@ class PodClient:
 
     async def _refresh_progress(self, key: ObjectKey, fetching_pod: FetchingPod) -> bool:
         status, answer = await self._call("GET", fetching_pod, "progress", self._message_timeout)
-        found = _parse_progress(status, answer)
-        if found is None or found == fetching_pod.progress:
+        progress = _parse_progress(status, answer)
+        if progress is None or progress == fetching_pod.progress:
             return False
-        self._remember(key, fetching_pod, progress=found)
+        self._remember(key, fetching_pod, progress=progress)
         return True
 
     async def _call(
@@ -174,11 +174,11 @@ async def _read_answer(request: AbstractAsyncContextManager[aiohttp.ClientRespon
 
 
 def _describe_connection_error(error: Exception) -> str:
-    said = str(error) or "no answer in time"
+    message = str(error) or "no answer in time"
     is_reset = isinstance(error, aiohttp.ServerDisconnectedError) or (
         isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
     )
-    return f"{said}; {_MESH_ADVICE}" if is_reset else said
+    return f"{message}; {_MESH_ADVICE}" if is_reset else message
 
 
 class _ProgressAnswer(View):
@@ -192,15 +192,15 @@ class _ProgressAnswer(View):
 
 
 def _parse_progress(status: int, answer: str) -> FetchProgress | None:
-    found = _ProgressAnswer.parse_json(answer)
-    if status != HTTPStatus.OK or not found.phase:
+    parsed = _ProgressAnswer.parse_json(answer)
+    if status != HTTPStatus.OK or not parsed.phase:
         return None
     return FetchProgress(
-        phase=found.phase[:_MAX_PROBLEM_LENGTH],
-        bytes_done=found.bytes_done,
-        bytes_total=found.bytes_total,
-        bytes_per_second=found.bytes_per_second,
-        seconds_remaining=found.seconds_remaining,
+        phase=parsed.phase[:_MAX_PROBLEM_LENGTH],
+        bytes_done=parsed.bytes_done,
+        bytes_total=parsed.bytes_total,
+        bytes_per_second=parsed.bytes_per_second,
+        seconds_remaining=parsed.seconds_remaining,
     )
 
 
@@ -217,15 +217,15 @@ class _SelfCheckAnswer(View):
 
 
 def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
-    found = _SelfCheckAnswer.parse_json(answer)
-    space, dimensions = found.vector_space or None, found.dimensions or None
+    parsed = _SelfCheckAnswer.parse_json(answer)
+    space, dimensions = parsed.vector_space or None, parsed.dimensions or None
     if status == HTTPStatus.OK and space is not None:
-        former = found.former_vector_space or None
-        return SelfCheckResult(space, dimensions, "", found.compute or None, found.min_cosine, former)
-    if found.problems:
-        problem = "; ".join(map(str, found.problems))
+        former = parsed.former_vector_space or None
+        return SelfCheckResult(space, dimensions, "", parsed.compute or None, parsed.min_cosine, former)
+    if parsed.problems:
+        problem = "; ".join(map(str, parsed.problems))
     elif status == 0:
         problem = f"its management port cannot be reached: {answer}"
     else:
-        problem = f"its self-check answered {status}: {found.error or answer}"
+        problem = f"its self-check answered {status}: {parsed.error or answer}"
     return SelfCheckResult(space, dimensions, problem[:_MAX_PROBLEM_LENGTH])

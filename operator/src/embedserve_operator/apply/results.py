@@ -28,7 +28,7 @@ _NEEDED_KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """The kinds without which a child of a kind is not written."""
 _SERVING_KINDS = frozenset({"Deployment", "Service"})
-"""What serves goes only in a pass that could write everything of these kinds."""
+"""Objects of these kinds are what serves: they go only in a pass that could write everything of these kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ApplyFailure:
     reason: str
     message: str
     is_transient: bool = True
-    """Whether a later try may pass; False when the manifest has to be changed."""
+    """Indicates that a later try may pass; False when the manifest has to be changed."""
 
 
 class PassResults:
@@ -82,8 +82,11 @@ class PassResults:
         if not self._failures:
             return None
         distinct = dict.fromkeys(sorted(self._failures, key=lambda failure: failure.is_transient))
-        first, *others = distinct
-        described = [first.message, *(f"{one.reason}: {one.message}" for one in others[: _MAX_FAILURES - 1])]
-        left = len(distinct) - len(described)
-        more = [f"and {left} more"] if left else []
+        first, *later = distinct
+        described = [
+            first.message,
+            *(f"{failure.reason}: {failure.message}" for failure in later[: _MAX_FAILURES - 1]),
+        ]
+        num_omitted = len(distinct) - len(described)
+        more = [f"and {num_omitted} more"] if num_omitted else []
         return ApplyFailure(first.reason, "; ".join((*described, *more)), is_transient=first.is_transient)

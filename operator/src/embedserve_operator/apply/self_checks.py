@@ -30,7 +30,7 @@ class _Attempts:
     is_running: bool = False
     failures: int = 0
     due: float = 0.0
-    """When the next attempt may begin, by the clock of the event loop."""
+    """The time at which the next attempt may begin, by the clock of the event loop."""
 
 
 class SelfCheckRunner:
@@ -49,12 +49,14 @@ class SelfCheckRunner:
 
     def request(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> None:
         """Request the self-checks of these pods of a resource, and of no others; each result leads to a pass."""
-        known = self._attempts.get(key, {})
-        wanted = {request.pod.run_id: request for request in requests}
+        previous = self._attempts.get(key, {})
+        requests_by_run = {request.pod.run_id: request for request in requests}
         self._attempts[key] = {
-            run: attempts for run, attempts in known.items() if run in wanted or attempts.is_running
+            run: attempts
+            for run, attempts in previous.items()
+            if run in requests_by_run or attempts.is_running
         }
-        for run, request in wanted.items():
+        for run, request in requests_by_run.items():
             self._request_one(key, request, self._attempts[key].setdefault(run, _Attempts()))
         if not self._attempts[key]:
             del self._attempts[key]

@@ -51,11 +51,11 @@ class Audit:
         """Fill the empty caches with what exists; every resource then gets a pass."""
         for kind in WATCHED_KINDS:
             async for page in self._kube.list_pages(kind, SERVICE_LABEL):
-                for one in page:
-                    self._objects.put(kind, one)
+                for received in page:
+                    self._objects.put(kind, received)
         for kind in self._cluster_kinds:
-            for one in await self._kube.list_labelled(kind, ""):
-                self._cluster.put(kind, one)
+            for received in await self._kube.list_labelled(kind, ""):
+                self._cluster.put(kind, received)
         await self.refresh_unwatched()
         self._enqueue_all()
 
@@ -87,8 +87,10 @@ class Audit:
             await self._check_kind(kind, regular=regular)
         await self.refresh_unwatched()
         for kind in self._cluster_kinds:
-            found = await self._kube.list_labelled(kind, "")
-            self._cluster.keep_only(kind, frozenset(Object.parse(one).metadata.name for one in found))
+            received_objects = await self._kube.list_labelled(kind, "")
+            self._cluster.keep_only(
+                kind, frozenset(Object.parse(received).metadata.name for received in received_objects)
+            )
         self._enqueue_all()
 
     async def refresh_unwatched(self) -> None:
@@ -102,18 +104,18 @@ class Audit:
     async def _refresh_kind(self, kind: str) -> bool:
         """List a kind that is not watched; return whether objects of it can be made."""
         there = await self._kube.serves(kind)
-        found = []
+        received_objects = []
         if there:
             try:
-                found = await self._kube.list_labelled(kind, SERVICE_LABEL)
+                received_objects = await self._kube.list_labelled(kind, SERVICE_LABEL)
             except RefusedError as error:
                 log.warning("%ss are not made: %s", kind, error)
                 there = False
-        known = self._objects.list_uids(kind)
-        for one in found:
-            self._objects.put(kind, one)
-        existing = frozenset(Object.parse(one).metadata.uid for one in found)
-        self._objects.forget_missing(kind, existing, known)
+        known_before = self._objects.list_uids(kind)
+        for received in received_objects:
+            self._objects.put(kind, received)
+        existing = frozenset(Object.parse(received).metadata.uid for received in received_objects)
+        self._objects.forget_missing(kind, existing, known_before)
         return there
 
     def _enqueue_all(self) -> None:
@@ -121,7 +123,7 @@ class Audit:
             self._queue.add_low_priority(key)
 
     async def _check_kind(self, kind: str, *, regular: bool) -> None:
-        known = self._objects.list_uids(kind)
+        known_before = self._objects.list_uids(kind)
         versions = await self._kube.list_versions(kind, SERVICE_LABEL)
         if regular:
             if self._objects.is_lagging(kind, self._listed.get(kind, {}), versions):
@@ -129,6 +131,6 @@ class Audit:
             else:
                 self._on_live_watch(kind)
             self._listed[kind] = versions
-        for key in self._objects.forget_missing(kind, frozenset(versions), known):
+        for key in self._objects.forget_missing(kind, frozenset(versions), known_before):
             log.info("%s: a %s is gone and no event told so", key, kind)
             self._queue.add(key)

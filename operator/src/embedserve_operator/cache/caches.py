@@ -15,4 +15,4 @@ class Caches:
     objects: ObjectCache
     """Resources, their children and their pods."""
     cluster: ClusterCache
-    """What belongs to no resource: nodes, classes, the kinds that can be made."""
+    """Holds what belongs to no resource: nodes, classes, the kinds that can be made."""

@@ -49,11 +49,11 @@ class ClusterCache:
 
     def keep_only(self, kind: str, names: frozenset[str]) -> bool:
         """Forget everything that is not among the existing names."""
-        known = set(self._nodes) if kind == NODE else set(self._runtime_classes)
-        gone = known - names
-        for name in gone:
+        cached = set(self._nodes) if kind == NODE else set(self._runtime_classes)
+        missing = cached - names
+        for name in missing:
             self._forget(kind, name)
-        return bool(gone)
+        return bool(missing)
 
     def set_metrics_providers(self, providers: tuple[str, ...]) -> None:
         """Record who answers the custom metrics API besides our adapter."""

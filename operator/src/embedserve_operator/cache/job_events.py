@@ -36,7 +36,7 @@ class JobEvents:
 
     async def refresh(self, key: ObjectKey, jobs: Sequence[JobState]) -> bool:
         """Read the events of these Jobs of a resource; return whether they say something new."""
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         for job in jobs:
             try:
                 event = await self._kube.find_last_event(key.namespace, job.uid, _FAILED_CREATE)
@@ -44,7 +44,7 @@ class JobEvents:
                 log.warning("%s: the events of Job %s could not be read: %s", key, job.name, error)
                 return False
             if event is not None and event.message:
-                found[job.uid] = event.message
-        changed = found != self._problems.get(key, {})
-        self._problems[key] = found
+                problems[job.uid] = event.message
+        changed = problems != self._problems.get(key, {})
+        self._problems[key] = problems
         return changed

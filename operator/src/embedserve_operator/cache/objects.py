@@ -54,8 +54,8 @@ class ObjectCache:
         """
         metadata = Object.parse(received).metadata
         key = _build_index_key(kind, metadata)
-        known = self._objects[kind][key].get(metadata.uid)
-        if known is None or not _is_older_version(metadata.resource_version, known.version):
+        cached = self._objects[kind][key].get(metadata.uid)
+        if cached is None or not _is_older_version(metadata.resource_version, cached.version):
             self._objects[kind][key][metadata.uid] = _build_cached_object(kind, received, metadata)
             if kind == "Deployment":
                 self._note_upgrade(key, received)
@@ -71,16 +71,16 @@ class ObjectCache:
 
     def list_upgrades(self) -> dict[ObjectKey, UpgradePhase]:
         """Return the resources that an upgrade of the operator has not finished with, each with its phase."""
-        found: dict[ObjectKey, UpgradePhase] = {}
+        upgrades: dict[ObjectKey, UpgradePhase] = {}
         for key, phase in self._upgrades.values():
-            found[key] = "Failed" if "Failed" in (phase, found.get(key)) else phase
-        return found
+            upgrades[key] = "Failed" if "Failed" in (phase, upgrades.get(key)) else phase
+        return upgrades
 
     def has_seen(self, kind: str, received: Received) -> bool:
         """Return whether this version of an object is known, or a newer one."""
         metadata = Object.parse(received).metadata
-        known = self._objects[kind].get(_build_index_key(kind, metadata), {}).get(metadata.uid)
-        return known is not None and not _is_older_version(known.version, metadata.resource_version)
+        cached = self._objects[kind].get(_build_index_key(kind, metadata), {}).get(metadata.uid)
+        return cached is not None and not _is_older_version(cached.version, metadata.resource_version)
 
     def drop(self, kind: str, received: Received) -> ObjectKey:
         """Forget an object; return the key of the resource that it belonged to."""
@@ -91,7 +91,7 @@ class ObjectCache:
 
     def drop_uid(self, kind: str, uid: str) -> None:
         """Forget an object of which only the UID is known."""
-        for key in [key for key, found in self._objects[kind].items() if uid in found]:
+        for key in [key for key, objects_by_uid in self._objects[kind].items() if uid in objects_by_uid]:
             self._forget(kind, key, uid)
 
     def forget_missing(
@@ -102,8 +102,8 @@ class ObjectCache:
         """
         missing = [
             (key, uid)
-            for key, found in self._objects[kind].items()
-            for uid in found
+            for key, objects_by_uid in self._objects[kind].items()
+            for uid in objects_by_uid
             if uid in known_before and uid not in existing
         ]
         for key, uid in missing:
@@ -112,15 +112,19 @@ class ObjectCache:
 
     def list_uids(self, kind: str) -> frozenset[str]:
         """Return the UIDs of all known objects of a kind."""
-        return frozenset(uid for found in self._objects[kind].values() for uid in found)
+        return frozenset(uid for objects_by_uid in self._objects[kind].values() for uid in objects_by_uid)
 
     def is_lagging(self, kind: str, listed: Mapping[str, str], existing: Mapping[str, str]) -> bool:
         """Return whether an object that was listed a while ago, and still exists, is unknown or known only in
         an older version: its watch is dead.
         """
-        known = {uid: kept for found in self._objects[kind].values() for uid, kept in found.items()}
+        versions = {
+            uid: cached
+            for objects_by_uid in self._objects[kind].values()
+            for uid, cached in objects_by_uid.items()
+        }
         return any(
-            uid not in known or _is_older_version(known[uid].version, version)
+            uid not in versions or _is_older_version(versions[uid].version, version)
             for uid, version in listed.items()
             if uid in existing
         )
@@ -132,20 +136,20 @@ class ObjectCache:
     def list_generations(self) -> dict[ObjectKey, Generations]:
         """Return which specs are known of each resource; equal values stand for equal specs."""
         return {
-            key: tuple((uid, kept.generation) for uid, kept in found.items())
-            for key, found in self._objects[RESOURCE].items()
+            key: tuple((uid, cached.generation) for uid, cached in objects_by_uid.items())
+            for key, objects_by_uid in self._objects[RESOURCE].items()
         }
 
     def get_resource(self, key: ObjectKey) -> EmbeddingServiceObject | None:
         """Return the user's resource; the youngest one if two are known under the same name."""
-        kept = self._find_kept_resource(key)
-        return None if kept is None else kept.view
+        cached = self._find_cached_resource(key)
+        return None if cached is None else cached.view
 
-    def _find_kept_resource(self, key: ObjectKey) -> _KeptResource | None:
-        resources = [kept.resource for kept in self._objects[RESOURCE].get(key, {}).values()]
+    def _find_cached_resource(self, key: ObjectKey) -> _CachedResource | None:
+        resources = [cached.resource for cached in self._objects[RESOURCE].get(key, {}).values()]
         return max(
-            (kept for kept in resources if kept is not None),
-            key=lambda kept: kept.view.metadata.creation_timestamp,
+            (resource for resource in resources if resource is not None),
+            key=lambda resource: resource.view.metadata.creation_timestamp,
             default=None,
         )
 
@@ -171,8 +175,8 @@ class ObjectCache:
 
     def _find_claim_key(self, key: ObjectKey) -> ObjectKey | None:
         """Return the key of the objects around the claim that a resource uses."""
-        kept = self._find_kept_resource(key)
-        return None if kept is None else kept.claim_key
+        cached = self._find_cached_resource(key)
+        return None if cached is None else cached.claim_key
 
     def find_concerned(self, kind: str, received: Received) -> list[ObjectKey]:
         """Return the keys of the resources that an object may concern."""
@@ -183,7 +187,9 @@ class ObjectCache:
             key
             for key, resources in self._objects[RESOURCE].items()
             if key.namespace == index_key.namespace
-            and any(kept.resource and kept.resource.claim_key == index_key for kept in resources.values())
+            and any(
+                cached.resource and cached.resource.claim_key == index_key for cached in resources.values()
+            )
         ]
 
     def list_pods(self, key: ObjectKey) -> list[Pod]:
@@ -191,18 +197,18 @@ class ObjectCache:
         return [Pod.parse_json(content) for content in self._read(POD, key)]
 
     def _read(self, kind: str, key: ObjectKey) -> list[bytes]:
-        return [kept.content for kept in self._objects[kind].get(key, {}).values()]
+        return [cached.content for cached in self._objects[kind].get(key, {}).values()]
 
     def _forget(self, kind: str, key: ObjectKey, uid: str) -> None:
-        found = self._objects[kind].get(key, {})
-        found.pop(uid, None)
+        objects_by_uid = self._objects[kind].get(key, {})
+        objects_by_uid.pop(uid, None)
         self._upgrades.pop(uid, None)
-        if not found:
+        if not objects_by_uid:
             self._objects[kind].pop(key, None)
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptResource:
+class _CachedResource:
     """A resource with the key of the objects around the claim that it uses."""
 
     view: EmbeddingServiceObject
@@ -215,7 +221,7 @@ class _CachedObject:
     generation: int
     content: bytes = b""
     """The object as JSON; empty for a resource."""
-    resource: _KeptResource | None = None
+    resource: _CachedResource | None = None
 
 
 def _build_cached_object(kind: str, received: Received, metadata: Metadata) -> _CachedObject:
@@ -223,8 +229,8 @@ def _build_cached_object(kind: str, received: Received, metadata: Metadata) -> _
     version, generation = metadata.resource_version, metadata.generation
     if kind == RESOURCE:
         resource = EmbeddingServiceObject.parse(received)
-        kept = _KeptResource(resource, _read_claim_key(resource))
-        return _CachedObject(version, generation, resource=kept)
+        cached = _CachedResource(resource, _read_claim_key(resource))
+        return _CachedObject(version, generation, resource=cached)
     view = _VIEWS.get(kind)
     content = view.parse(received).as_json() if view is not None else _dump_whole(kind, received)
     return _CachedObject(version, generation, content)
@@ -241,8 +247,8 @@ def _dump_whole(kind: str, received: Received) -> bytes:
     the larger half.
     """
     metadata = {name: value for name, value in received["metadata"].items() if name != "managedFields"}
-    found = {**received, "apiVersion": API_KINDS[kind].api_version, "kind": kind, "metadata": metadata}
-    return json.dumps(found, separators=(",", ":")).encode()
+    whole = {**received, "apiVersion": API_KINDS[kind].api_version, "kind": kind, "metadata": metadata}
+    return json.dumps(whole, separators=(",", ":")).encode()
 
 
 def _read_claim_key(resource: EmbeddingServiceObject) -> ObjectKey | None:
@@ -272,6 +278,6 @@ def _build_claim_key(namespace: str, mark: str) -> ObjectKey:
     return ObjectKey(namespace, _CLAIM_PREFIX + mark)
 
 
-def _is_older_version(one: str, other: str) -> bool:
+def _is_older_version(version: str, other_version: str) -> bool:
     """Return whether the first of two resource versions of one object is the older one."""
-    return one.isdigit() and other.isdigit() and int(one) < int(other)
+    return version.isdigit() and other_version.isdigit() and int(version) < int(other_version)

@@ -37,16 +37,21 @@ class PlacementIndex:
 
     def find_concerned_by_node(self, before: NodeState | None, after: NodeState | None) -> list[ObjectKey]:
         """Return the resources for whose pods a node has changed; None stands for a node that does not exist."""
-        old, new = [one for one in (before,) if one is not None], [one for one in (after,) if one is not None]
+        old, new = (
+            [node for node in (before,) if node is not None],
+            [node for node in (after,) if node is not None],
+        )
         is_concerned: dict[str, bool] = {}
-        found = []
+        concerned = []
         for key, placement in self._list_placements():
             if placement.identity not in is_concerned:
-                wanted = placement.requirements
-                is_concerned[placement.identity] = match_nodes(wanted, old) != match_nodes(wanted, new)
+                requirements = placement.requirements
+                is_concerned[placement.identity] = match_nodes(requirements, old) != match_nodes(
+                    requirements, new
+                )
             if is_concerned[placement.identity]:
-                found.append(key)
-        return found
+                concerned.append(key)
+        return concerned
 
     def find_concerned_by_runtime_class(self, name: str) -> list[ObjectKey]:
         """Return the resources whose pods get a RuntimeClass where the cluster has it."""
@@ -54,14 +59,14 @@ class PlacementIndex:
 
     def _list_placements(self) -> list[tuple[ObjectKey, _Placement]]:
         """Return the placement of each resource whose spec can be carried out."""
-        known = self._objects.list_generations()
+        generations_by_key = self._objects.list_generations()
         self._placements = {
-            key: found
-            if (found := self._placements.get(key)) is not None and found[0] == generations
+            key: cached
+            if (cached := self._placements.get(key)) is not None and cached[0] == generations
             else (generations, self._read_placement(key))
-            for key, generations in known.items()
+            for key, generations in generations_by_key.items()
         }
-        return [(key, found) for key, (_, found) in self._placements.items() if found is not None]
+        return [(key, placement) for key, (_, placement) in self._placements.items() if placement is not None]
 
     def _read_placement(self, key: ObjectKey) -> _Placement | None:
         received = self._objects.get_resource(key)
@@ -69,17 +74,17 @@ class PlacementIndex:
         hardware = self._settings.classes.get(spec.hardware.class_) if spec is not None else None
         if spec is None or hardware is None or hardware.image not in self._settings.images:
             return None
-        wanted = build_node_requirements(spec, self._settings)
+        requirements = build_node_requirements(spec, self._settings)
         identity = canonical(
             [
-                wanted.capabilities,
-                dict(wanted.accelerator_labels),
-                wanted.architectures,
-                dict(wanted.labels),
-                [one.as_wire() for one in wanted.tolerations],
-                wanted.resource_name,
-                wanted.count,
+                requirements.capabilities,
+                dict(requirements.accelerator_labels),
+                requirements.architectures,
+                dict(requirements.labels),
+                [toleration.as_wire() for toleration in requirements.tolerations],
+                requirements.resource_name,
+                requirements.count,
             ]
         )
         is_given = spec.pod.runtime_class_name is not None
-        return _Placement(wanted, None if is_given else hardware.runtime_class_name, identity)
+        return _Placement(requirements, None if is_given else hardware.runtime_class_name, identity)

@@ -171,10 +171,10 @@ async def _fetch_status(options: argparse.Namespace) -> EmbeddingServiceStatus:
 
     key = ObjectKey(options.namespace or read_current_namespace(), options.name)
     async with KubeClient(request_timeout=_REQUEST_SECONDS) as kube:
-        found = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
-    if found is None:
+        received = await kube.get(key.namespace, ChildRef(RESOURCE, key.name))
+    if received is None:
         raise ManifestError(f"there is no EmbeddingService {key}")
-    return read_resource(EmbeddingServiceObject.parse(found)).status
+    return read_resource(EmbeddingServiceObject.parse(received)).status
 
 
 def _run_preflight(options: argparse.Namespace) -> int:

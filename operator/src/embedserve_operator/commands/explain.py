@@ -57,31 +57,31 @@ def explain(observed: ObservedState, plan: Plan, settings: RenderSettings) -> st
 def _explain_hardware(
     spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState
 ) -> Iterator[str]:
-    hardware, image, wanted = (
+    hardware, image, requirements = (
         find_hardware_class(spec, settings),
         find_image(spec, settings),
         build_node_requirements(spec, settings),
     )
     yield f"hardware class {spec.hardware.class_}: {hardware.description}"
     yield f"  image      {image.reference} ({', '.join(image.architectures)})"
-    yield f"  a node has {wanted.describe()}"
-    for label in wanted.list_accelerator_labels():
+    yield f"  a node has {requirements.describe()}"
+    for label in requirements.list_accelerator_labels():
         yield f"  a label    {label}"
-    if wanted.capabilities:
-        yield f"  a pool without nodes fits if its definition has {describe_pool_labels(wanted)}"
-    asked = find_accelerators(spec, settings)
-    if asked is not None:
-        yield f"  a pod has  {asked[1]} {asked[0]}"
+    if requirements.capabilities:
+        yield f"  a pool without nodes fits if its definition has {describe_pool_labels(requirements)}"
+    accelerators = find_accelerators(spec, settings)
+    if accelerators is not None:
+        yield f"  a pod has  {accelerators[1]} {accelerators[0]}"
     yield f"  a rolling update runs {hardware.max_surge} pods more and misses {hardware.max_unavailable}"
     if cluster.nodes is None:
         yield "  nodes are not known; give --nodes FILE (kubectl get nodes,runtimeclasses -o yaml)"
     else:
-        found = match_nodes(wanted, cluster.nodes)
-        yield f"  nodes that fit: {', '.join(found.fitting) or 'none'}"
-        if found.too_few:
-            yield f"  nodes with too few accelerators: {', '.join(found.too_few)}"
-        if found.tainted or found.others:
-            yield f"  others: {describe_offers(found)}"
+        matches = match_nodes(requirements, cluster.nodes)
+        yield f"  nodes that fit: {', '.join(matches.fitting) or 'none'}"
+        if matches.too_few:
+            yield f"  nodes with too few accelerators: {', '.join(matches.too_few)}"
+        if matches.tainted or matches.other_nodes:
+            yield f"  others: {describe_offers(matches)}"
     yield ""
 
 
@@ -130,8 +130,8 @@ def _explain_absent_children(
     if is_keda_missing(spec, settings, cluster):
         yield "not made: ScaledObject: the cluster has no definition of it"
         yield ""
-    asked = spec.monitoring is not None and spec.monitoring.service_monitor is not None
-    if asked and SERVICE_MONITOR not in cluster.optional_kinds:
+    asks_for_monitor = spec.monitoring is not None and spec.monitoring.service_monitor is not None
+    if asks_for_monitor and SERVICE_MONITOR not in cluster.optional_kinds:
         yield "not made: ServiceMonitor: the cluster has no definition of it"
         yield ""
     if spec.network_policy.mode == "Disabled":

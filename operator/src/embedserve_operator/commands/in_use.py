@@ -27,8 +27,8 @@ async def list_in_use(namespace: str, claim: str, request_timeout: float) -> tup
         resources = await kube.list_labelled(RESOURCE, "")
         deployments = await kube.list_labelled("Deployment", SERVICE_LABEL)
     return find_names_in_use(
-        [EmbeddingServiceObject.parse(one) for one in resources],
-        [Deployment.parse(one) for one in deployments],
+        [EmbeddingServiceObject.parse(received) for received in resources],
+        [Deployment.parse(received) for received in deployments],
         claim,
     )
 
@@ -40,29 +40,29 @@ def find_names_in_use(
 
     Raises ManifestError where a spec cannot be read.
     """
-    found = []
+    names = []
     for resource in resources:
         if read_claim_name(resource) == claim:
             published = resource.partial_status
-            found += [published.fetch.digest, published.model.digest, published.conversion.artifact]
-            found.append(_find_awaited_source(resource))
+            names += [published.fetch.digest, published.model.digest, published.conversion.artifact]
+            names.append(_find_awaited_source(resource))
     for deployment in deployments:
         template = deployment.spec.template.metadata
         if template.labels.get(CLAIM_LABEL) == hash_claim_name(claim):
             report = read_annotated_report(template)
-            found.append(report.digest or "" if report is not None else "")
-    return tuple(sorted({name for name in found if name}))
+            names.append(report.digest or "" if report is not None else "")
+    return tuple(sorted({name for name in names if name}))
 
 
 def _find_awaited_source(resource: EmbeddingServiceObject) -> str:
     """Return the source of a spec about which nothing is known yet; empty afterwards."""
-    found = read_resource(resource)
-    if found.spec is None:
-        raise ManifestError(f"EmbeddingService {found.key} cannot be read: {found.problem}")
-    status = found.status
+    read = read_resource(resource)
+    if read.spec is None:
+        raise ManifestError(f"EmbeddingService {read.key} cannot be read: {read.problem}")
+    status = read.status
     is_served = status.model is not None and status.model.digest is not None
     is_fetched = status.fetch is not None and status.fetch.digest is not None
-    is_current = status.observed_generation == found.generation and (
+    is_current = status.observed_generation == read.generation and (
         is_fetched if status.fetch is not None else is_served
     )
-    return "" if is_current else format_source_path(found.spec.model.source)
+    return "" if is_current else format_source_path(read.spec.model.source)

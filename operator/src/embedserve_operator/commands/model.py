@@ -44,17 +44,20 @@ def _describe_job(job: FetchStatus | ConversionStatus) -> str:
     return f"{job.state} ({job.job}){why}"
 
 
-def _describe_progress(found: Fetching) -> str:
-    left = "" if found.seconds_remaining is None else f", {found.seconds_remaining} s left"
+def _describe_progress(fetching: Fetching) -> str:
+    remaining = "" if fetching.seconds_remaining is None else f", {fetching.seconds_remaining} s left"
     return (
-        f"{found.phase}, {found.bytes_done / _MIB:.1f} of {found.bytes_total / _MIB:.1f} MiB, "
-        f"{found.bytes_per_second / _MIB:.1f} MiB/s{left}"
+        f"{fetching.phase}, {fetching.bytes_done / _MIB:.1f} of {fetching.bytes_total / _MIB:.1f} MiB, "
+        f"{fetching.bytes_per_second / _MIB:.1f} MiB/s{remaining}"
     )
 
 
-def _describe_conversion(found: ConversionStatus) -> str:
-    if found.state != "Succeeded" or found.chosen is None:
-        return _describe_job(found)
-    parity = next((one.min_cosine for one in found.variants if one.precision == found.chosen), None)
+def _describe_conversion(conversion: ConversionStatus) -> str:
+    if conversion.state != "Succeeded" or conversion.chosen is None:
+        return _describe_job(conversion)
+    parity = next(
+        (variant.min_cosine for variant in conversion.variants if variant.precision == conversion.chosen),
+        None,
+    )
     measured = "" if parity is None else f", least cosine to float32 {parity:.4f}"
-    return f"{found.chosen}{measured} ({found.job})"
+    return f"{conversion.chosen}{measured} ({conversion.job})"

@@ -312,13 +312,13 @@ def build_render_settings(options: argparse.Namespace) -> RenderSettings:
     )
 
 
-def _read_user(given: str) -> int | None:
-    """Return the user of the pods; None where it is left to the platform."""
-    if given == "platform":
+def _read_user(value: str) -> int | None:
+    """Return the user of the pods; None where the cluster assigns one, as OpenShift does."""
+    if value == "platform":
         return None
-    if not given.isdecimal() or int(given) == 0:
-        raise SettingsError(f"--run-as must be a user's number above 0, or platform, not {given}")
-    return int(given)
+    if not value.isdecimal() or int(value) == 0:
+        raise SettingsError(f"--run-as must be a user's number above 0, or platform, not {value}")
+    return int(value)
 
 
 def build_run_settings(options: argparse.Namespace) -> RunSettings:
@@ -345,15 +345,17 @@ def build_run_settings(options: argparse.Namespace) -> RunSettings:
 
 
 def _build_image(options: argparse.Namespace, name: str) -> RuntimeImage:
-    known = vars(options)
-    architectures = tuple(one for one in known[f"{name}_image_architectures"].split(",") if one)
+    values = vars(options)
+    architectures = tuple(
+        architecture for architecture in values[f"{name}_image_architectures"].split(",") if architecture
+    )
     unknown = set(architectures) - set(ARCHITECTURES)
     if unknown or not architectures:
         raise SettingsError(
             f"--{name}-image-architectures must name some of {', '.join(ARCHITECTURES)}, "
             f"not {', '.join(sorted(unknown)) or 'nothing'}"
         )
-    return RuntimeImage(known[f"{name}_image"], known[f"{name}_image_pull_policy"], architectures)
+    return RuntimeImage(values[f"{name}_image"], values[f"{name}_image_pull_policy"], architectures)
 
 
 def _read_classes(file: str | None) -> Mapping[str, HardwareClass]:

@@ -59,15 +59,15 @@ def render_file(content: str, settings: RenderSettings, cluster: ClusterState = 
 
 def explain_file(content: str, settings: RenderSettings, cluster: ClusterState) -> str:
     """Return why the plan of every EmbeddingService in a file is as it is."""
-    found = observe_file(content, settings, cluster)
-    return "\n".join(explain(observed, make_plan(observed, settings), settings) for observed in found)
+    states = observe_file(content, settings, cluster)
+    return "\n".join(explain(observed, make_plan(observed, settings), settings) for observed in states)
 
 
 def observe_file(content: str, settings: RenderSettings, cluster: ClusterState) -> list[ObservedState]:
     """Return the observed state of every EmbeddingService in a file, as in a cluster that has no other objects
     of it.
     """
-    resources = [found for found in _parse_documents(content) if found.get("kind") == KIND]
+    resources = [document for document in _parse_documents(content) if document.get("kind") == KIND]
     if not resources:
         raise ManifestError(f"there is no {KIND} in the file")
     return [_observe_resource(resource, settings, cluster) for resource in resources]
@@ -78,12 +78,14 @@ def read_cluster(content: str) -> ClusterState:
     ... -o yaml` prints them.
     """
     objects = [
-        one for found in _parse_documents(content) for one in (ObjectList.parse(found).items or (found,))
+        item
+        for document in _parse_documents(content)
+        for item in (ObjectList.parse(document).items or (document,))
     ]
-    nodes = [read_node(Node.parse(found)) for found in objects if found.get("kind") == NODE]
+    nodes = [read_node(Node.parse(item)) for item in objects if item.get("kind") == NODE]
     if not nodes:
         raise ManifestError("there is no Node in the file")
-    refs = {Object.parse(found).ref for found in objects}
+    refs = {Object.parse(item).ref for item in objects}
     names = {ref.name for ref in refs}
     return ClusterState(
         nodes=tuple(nodes),
@@ -94,7 +96,7 @@ def read_cluster(content: str) -> ClusterState:
 
 def _parse_documents(content: str) -> list[Mapping[str, Any]]:
     try:
-        return [found for found in yaml.safe_load_all(content) if isinstance(found, Mapping)]
+        return [document for document in yaml.safe_load_all(content) if isinstance(document, Mapping)]
     except yaml.YAMLError as error:
         raise ManifestError(f"not YAML: {error}") from error
 
@@ -109,13 +111,13 @@ def format_yaml(manifests: Iterable[Manifest]) -> str:
 def _observe_resource(
     resource: Mapping[str, Any], settings: RenderSettings, cluster: ClusterState
 ) -> ObservedState:
-    given = Object.parse(resource).metadata
-    _validate(resource, given.name, settings)
+    metadata = Object.parse(resource).metadata
+    _validate(resource, metadata.name, settings)
     as_stored = {
         **resource,
         "metadata": {
-            "name": given.name,
-            "namespace": given.namespace or "default",
+            "name": metadata.name,
+            "namespace": metadata.namespace or "default",
             "uid": _UNKNOWN_UID,
             "generation": 1,
         },

@@ -59,17 +59,21 @@ def _build_rows(status: EmbeddingServiceStatus, now: int) -> list[Row]:
         rows.append(
             Row(served.id, "Served", _format_number(served.dimensions), size, age, served.url or _NONE)
         )
-    for one in served.previous if served is not None else ():
-        state = "Gone" if one.kept_until is None else f"Kept for {_format_remaining(one.kept_until, now)}"
-        age = _format_age(one.replaced_at, now)
+    for previous in served.previous if served is not None else ():
+        state = (
+            "Gone"
+            if previous.kept_until is None
+            else f"Kept for {_format_remaining(previous.kept_until, now)}"
+        )
+        age = _format_age(previous.replaced_at, now)
         rows.append(
             Row(
-                one.id,
+                previous.id,
                 state,
-                _format_number(one.dimensions),
-                _format_size(one.size_bytes),
+                _format_number(previous.dimensions),
+                _format_size(previous.size_bytes),
                 age,
-                one.url or _NONE,
+                previous.url or _NONE,
             )
         )
     return rows

@@ -169,14 +169,14 @@ class KubeClient:
     async def find_last_event(self, namespace: str, uid: str, reason: str) -> Event | None:
         """Return the latest event about an object for a reason, or None where there is none any more."""
         selector = f"involvedObject.uid={uid},reason={reason}"
-        found = [
-            Event.parse(one)
+        events = [
+            Event.parse(received)
             async for page in self._list_pages(
                 API_KINDS["Event"].path(namespace), {"fieldSelector": selector}
             )
-            for one in page
+            for received in page
         ]
-        return max(found, key=lambda event: event.last_timestamp, default=None)
+        return max(events, key=lambda event: event.last_timestamp, default=None)
 
     async def list_versions(self, kind: str, label: str) -> dict[str, str]:
         """Return the resource versions of all watched objects of a kind, by UID."""
@@ -188,7 +188,7 @@ class KubeClient:
 
     async def list_labelled(self, kind: str, label: str) -> list[Received]:
         """Return all objects of a kind that carry a label."""
-        return [one async for page in self.list_pages(kind, label) for one in page]
+        return [received async for page in self.list_pages(kind, label) for received in page]
 
     async def list_pages(
         self, kind: str, label: str, accept: str = "application/json"
@@ -230,15 +230,17 @@ class KubeClient:
         """Return whether the definition of a kind is installed and served."""
         api = API_KINDS[kind]
         try:
-            found = Discovery.parse(await self._send(ApiRequest("GET", f"/apis/{api.group}/{api.version}")))
+            discovery = Discovery.parse(
+                await self._send(ApiRequest("GET", f"/apis/{api.group}/{api.version}"))
+            )
         except NotFoundError:
             return False
-        return any(resource.name == api.plural for resource in found.resources)
+        return any(resource.name == api.plural for resource in discovery.resources)
 
     async def has_group(self, group: str) -> bool:
         """Return whether anybody answers for an API group."""
-        found = Discovery.parse(await self._send(ApiRequest("GET", "/apis")))
-        return any(served.name == group for served in found.groups)
+        discovery = Discovery.parse(await self._send(ApiRequest("GET", "/apis")))
+        return any(served.name == group for served in discovery.groups)
 
     async def get_version(self) -> ServerVersion:
         """Return what the API server says about its version."""
@@ -246,8 +248,8 @@ class KubeClient:
 
     async def get_lease(self, namespace: str, name: str) -> Lease | None:
         """Return a Lease, or None when it does not exist."""
-        found = await self.get(namespace, ChildRef("Lease", name))
-        return None if found is None else Lease.parse(found)
+        lease = await self.get(namespace, ChildRef("Lease", name))
+        return None if lease is None else Lease.parse(lease)
 
     async def create_lease(self, namespace: str, lease: Manifest) -> Lease:
         """Create a Lease. ConflictError is raised when somebody else was quicker."""
@@ -265,13 +267,15 @@ class KubeClient:
     async def _list_pages(
         self, path: str, query: Mapping[str, str], accept: str = "application/json"
     ) -> AsyncIterator[tuple[Received, ...]]:
-        asked = {**query, "limit": str(_PAGE)}
+        next_query = {**query, "limit": str(_PAGE)}
         while True:
-            found = ObjectList.parse(await self._send(ApiRequest("GET", path, query=asked, accept=accept)))
-            yield found.items
-            if not found.metadata.continue_:
+            page = ObjectList.parse(
+                await self._send(ApiRequest("GET", path, query=next_query, accept=accept))
+            )
+            yield page.items
+            if not page.metadata.continue_:
                 return
-            asked["continue"] = found.metadata.continue_
+            next_query["continue"] = page.metadata.continue_
 
     def _build_list_paths(self, api: ApiKind) -> list[str]:
         """Return the paths that have to be listed to see everything that is watched."""

@@ -47,7 +47,7 @@ class ApiRequest:
     content_type: str = "application/json"
     accept: str = "application/json"
     is_election: bool = False
-    """Whether it decides who leads: such a request is sent by processes that do not lead, too."""
+    """Indicates that it decides who leads: such a request is sent by processes that do not lead, too."""
 
     @property
     def url(self) -> str:
@@ -64,12 +64,12 @@ class ApiRequest:
 def parse_response(status: int, body: bytes) -> Received:
     """Return the object of an answer; one that reports a failure raises the ApiError that says which."""
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except ValueError:
-        found = None
-    if status < HTTPStatus.MULTIPLE_CHOICES and isinstance(found, Mapping):
-        return found
-    error = ErrorStatus.parse(found)
+        content = None
+    if status < HTTPStatus.MULTIPLE_CHOICES and isinstance(content, Mapping):
+        return content
+    error = ErrorStatus.parse(content)
     message = error.message or f"answer {status} from the API server"
     if status == HTTPStatus.NOT_FOUND:
         raise NotFoundError(message, status=status)

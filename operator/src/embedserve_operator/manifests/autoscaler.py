@@ -35,26 +35,26 @@ BEHAVIOR: Manifest = {
 }
 
 
-def find_target_value(wanted: Autoscaling) -> str:
+def find_target_value(autoscaling: Autoscaling) -> str:
     """Return the value that a pod should have, as a quantity."""
-    return TARGETS[wanted.metric] if wanted.target is None else str(wanted.target)
+    return TARGETS[autoscaling.metric] if autoscaling.target is None else str(autoscaling.target)
 
 
-def merge_behavior(wanted: Autoscaling) -> Manifest:
+def merge_behavior(autoscaling: Autoscaling) -> Manifest:
     """Return the speed of scaling: the user's, completed by ours."""
-    return {**BEHAVIOR, **(wanted.behavior or {})}
+    return {**BEHAVIOR, **(autoscaling.behavior or {})}
 
 
 def build_autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: str) -> Manifest | None:
     """Return the autoscaler; None when the number of pods is fixed."""
-    wanted = spec.autoscaling
-    if wanted is None or spec.suspend:
+    autoscaling = spec.autoscaling
+    if autoscaling is None or spec.suspend:
         return None
     metric = {
         "type": "Pods",
         "pods": {
-            "metric": {"name": METRICS[wanted.metric]},
-            "target": {"type": "AverageValue", "averageValue": find_target_value(wanted)},
+            "metric": {"name": METRICS[autoscaling.metric]},
+            "target": {"type": "AverageValue", "averageValue": find_target_value(autoscaling)},
         },
     }
     return add_fingerprint(
@@ -68,11 +68,11 @@ def build_autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: s
                     "kind": "Deployment",
                     "name": deployment_name(resource, revision),
                 },
-                "minReplicas": wanted.min_replicas,
-                "maxReplicas": wanted.max_replicas,
+                "minReplicas": autoscaling.min_replicas,
+                "maxReplicas": autoscaling.max_replicas,
                 # Our metric comes first, since the status reports its value.
-                "metrics": [metric, *(wanted.metrics or ())],
-                "behavior": merge_behavior(wanted),
+                "metrics": [metric, *(autoscaling.metrics or ())],
+                "behavior": merge_behavior(autoscaling),
             },
         }
     )

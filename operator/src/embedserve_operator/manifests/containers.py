@@ -57,16 +57,16 @@ def build_task_container(pods: PodInputs, task: JobTask, *, read_only: bool = Fa
 def _build_credentials(spec: EmbeddingServiceSpec) -> list[Manifest]:
     source = spec.model.source
     kind = source.hugging_face or source.http
-    found = []
+    variables = []
     if kind is not None and kind.token_secret_ref is not None:
-        found.append(_build_secret_variable("EMBEDSERVE_MODEL__TOKEN", kind.token_secret_ref))
+        variables.append(_build_secret_variable("EMBEDSERVE_MODEL__TOKEN", kind.token_secret_ref))
     if source.s3 is not None and source.s3.secret_ref is not None:
-        found += [_build_aws_variable(source.s3.secret_ref.name, variable) for variable in _AWS_REQUIRED]
-        found += [
+        variables += [_build_aws_variable(source.s3.secret_ref.name, variable) for variable in _AWS_REQUIRED]
+        variables += [
             _build_aws_variable(source.s3.secret_ref.name, variable, optional=True)
             for variable in _AWS_OPTIONAL
         ]
-    return found
+    return variables
 
 
 def _build_aws_variable(secret: str, variable: str, *, optional: bool = False) -> Manifest:
@@ -138,7 +138,7 @@ def _build_container(
         "image": image.reference,
         "imagePullPolicy": image.pull_policy,
         "args": [command, "--config", f"{CONFIG_PATH}/runtime.yaml"],
-        "env": [{"name": "HOME", "value": "/tmp"}, *(one.as_wire() for one in spec.pod.env or ())],
+        "env": [{"name": "HOME", "value": "/tmp"}, *(variable.as_wire() for variable in spec.pod.env or ())],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -156,22 +156,22 @@ def _build_resources(
     """Return the user's resources, completed by the class's whole CPUs, the memory that the model needs, and
     the accelerators.
     """
-    given = spec.resources.as_wire() if spec.resources is not None else {}
-    limits, requests = dict(given.get("limits", {})), dict(given.get("requests", {}))
-    cpus, asked = find_hardware_class(spec, settings).cpus, find_accelerators(spec, settings)
-    if cpus is not None and asked is not None:
+    user_resources = spec.resources.as_wire() if spec.resources is not None else {}
+    limits, requests = dict(user_resources.get("limits", {})), dict(user_resources.get("requests", {}))
+    cpus, accelerators = find_hardware_class(spec, settings).cpus, find_accelerators(spec, settings)
+    if cpus is not None and accelerators is not None:
         # The CPUs feed whole accelerators: Jobs have none, and slices have another resource name.
         is_whole = accelerated and spec.hardware.resource_name is None
-        cpus = cpus * asked[1] if is_whole else None
+        cpus = cpus * accelerators[1] if is_whole else None
     if cpus is not None and "cpu" not in requests and "cpu" not in limits:
         requests["cpu"] = cpus
     limits.update((memory or {}).get("limits", {}))
     requests.update((memory or {}).get("requests", {}))
-    if accelerated and asked is not None:
-        name, count = asked
+    if accelerated and accelerators is not None:
+        name, count = accelerators
         limits[name] = requests[name] = count
-    found = {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
-    return {"resources": found} if found else {}
+    resources = {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
+    return {"resources": resources} if resources else {}
 
 
 def _build_probe(path: str, *, period: int, failures: int) -> Manifest:

@@ -102,7 +102,7 @@ def build_deployment(
         **({SCALED_BY: "autoscaler"} if replicas is None else {}),
         **({} if model_size is None else _format_model_size(model_size)),
     }
-    made = add_fingerprint(
+    manifest = add_fingerprint(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -124,10 +124,10 @@ def build_deployment(
         **({GENERATION: str(resource.generation)} if resource.generation > 0 else {}),
         **({FOLLOWED: followed} if followed is not None else {}),
     }
-    made["metadata"]["annotations"] = {**made["metadata"]["annotations"], **remembered}
+    manifest["metadata"]["annotations"] = {**manifest["metadata"]["annotations"], **remembered}
     if space is not None:
-        made["metadata"]["labels"] = {**made["metadata"]["labels"], SPACE_LABEL: space}
-    return made
+        manifest["metadata"]["labels"] = {**manifest["metadata"]["labels"], SPACE_LABEL: space}
+    return manifest
 
 
 def mark_upgrade(deployment: Manifest, phase: str) -> Manifest:
@@ -158,8 +158,8 @@ def format_settings(spec: EmbeddingServiceSpec) -> str:
     """Return the fields of the spec that say how the pods of its model run, in a form that can be put into another
     spec.
     """
-    others = (*MODEL_FIELDS, *IMMEDIATE_FIELDS)
-    return canonical({key: value for key, value in spec.as_wire().items() if key not in others})
+    excluded = (*MODEL_FIELDS, *IMMEDIATE_FIELDS)
+    return canonical({key: value for key, value in spec.as_wire().items() if key not in excluded})
 
 
 def build_pod_template(
@@ -177,18 +177,18 @@ def build_pod_template(
         },
         "spec": _build_pod_spec(pods, memory=build_memory_resources(spec, pods.settings, model_size)),
     }
-    given: Manifest = {
+    annotations_of_user: Manifest = {
         **_build_eviction_annotations(pods),
         **build_mesh_annotations(spec, pods.settings),
         **(spec.pod.annotations or {}),
     }
     if report is not None:
         # Pods that fetch nothing cannot report the model themselves.
-        given[FETCHED] = canonical(format_report(report))
+        annotations_of_user[FETCHED] = canonical(format_report(report))
     annotations = {
-        **given,
+        **annotations_of_user,
         "kubectl.kubernetes.io/default-container": RUNTIME,
-        TEMPLATE_HASH: short_hash([template, given]),
+        TEMPLATE_HASH: short_hash([template, annotations_of_user]),
     }
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
@@ -254,7 +254,7 @@ def _format_model_size(size: ModelSize) -> dict[str, str]:
 
 def format_report(report: ModelReport) -> Manifest:
     """Return a report in the form that the runtime writes."""
-    found = {
+    fields = {
         "source": report.source,
         "revision": report.revision,
         "digest": report.digest,
@@ -267,7 +267,7 @@ def format_report(report: ModelReport) -> Manifest:
         "guessesPooling": report.guesses_pooling or None,
         "memory": None if report.memory is None else report.memory.as_wire(),
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def build_security_context(settings: RenderSettings, volume: ModelVolume | None) -> Manifest:
@@ -283,12 +283,12 @@ def build_security_context(settings: RenderSettings, volume: ModelVolume | None)
 
 def build_accounts(spec: EmbeddingServiceSpec) -> Manifest:
     """Return the account that the pods run under, and the Secrets that they pull images with."""
-    found: dict[str, Any] = {}
+    accounts: dict[str, Any] = {}
     if spec.pod.service_account_name is not None:
-        found["serviceAccountName"] = spec.pod.service_account_name
+        accounts["serviceAccountName"] = spec.pod.service_account_name
     if spec.pod.image_pull_secrets:
-        found["imagePullSecrets"] = [secret.as_wire() for secret in spec.pod.image_pull_secrets]
-    return found
+        accounts["imagePullSecrets"] = [secret.as_wire() for secret in spec.pod.image_pull_secrets]
+    return accounts
 
 
 def _build_key_volumes(spec: EmbeddingServiceSpec) -> list[Manifest]:
@@ -316,4 +316,4 @@ def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolu
         volumes.append({"name": "source", "persistentVolumeClaim": claim})
     if source.image is not None:
         volumes.append({"name": "source", "image": {"reference": source.image.reference}})
-    return [*volumes, *(given.as_wire() for given in spec.pod.volumes or ())]
+    return [*volumes, *(user_volume.as_wire() for user_volume in spec.pod.volumes or ())]

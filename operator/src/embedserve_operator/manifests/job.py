@@ -27,7 +27,7 @@ BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
 A source may be away for half an hour; a conversion that has failed twice will fail again.
 """
 RETENTION_SECONDS = 3600
-"""How long a Job that has ended stays, with its log. Its result is kept in the status."""
+"""The seconds that a Job which has ended stays, with its log. Its result is kept in the status."""
 INVALID_SETTINGS_EXIT_CODE = 78
 """The exit code of the runtime's commands when their settings are wrong (EX_CONFIG of sysexits.h)."""
 _MAX_CLAIM_LENGTH = 40

@@ -78,8 +78,11 @@ def build_memory_resources(
     alone where only the size of the files is known, which says nothing of the longest text. Empty on accelerators,
     where host memory says nothing, and as long as nothing is known.
     """
-    given = spec.resources
-    is_given = given is not None and "memory" in {**(given.limits or {}), **(given.requests or {})}
+    resources = spec.resources
+    is_given = resources is not None and "memory" in {
+        **(resources.limits or {}),
+        **(resources.requests or {}),
+    }
     if size is None or is_given or find_hardware_class(spec, settings).resource_name is not None:
         return {}
     if size.memory is not None:
@@ -91,8 +94,8 @@ def build_memory_resources(
 
 def _count_cpus(spec: EmbeddingServiceSpec, settings: RenderSettings) -> int:
     """Return the CPUs that the batches of a pod are planned for; two where nobody says how many there are."""
-    given = spec.resources
-    for amounts in (given.limits, given.requests) if given is not None else ():
+    resources = spec.resources
+    for amounts in (resources.limits, resources.requests) if resources is not None else ():
         cpus = parse_quantity((amounts or {}).get("cpu"))
         if cpus is not None:
             return max(1, math.ceil(cpus))

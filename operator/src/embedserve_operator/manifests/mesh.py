@@ -46,7 +46,7 @@ def build_mesh_annotations(spec: EmbeddingServiceSpec, settings: RenderSettings)
     if settings.mesh is None:
         return {}
     names = _PORT_ANNOTATIONS[settings.mesh]
-    found = {names.inbound: str(MANAGEMENT_PORT)}
+    annotations = {names.inbound: str(MANAGEMENT_PORT)}
     if spec.model.source.is_remote and spec.cache is None:
-        found[names.outbound] = str(find_source_port(spec, settings))
-    return found
+        annotations[names.outbound] = str(find_source_port(spec, settings))
+    return annotations

@@ -70,15 +70,15 @@ def build_labels(resource: Resource, revision: str | None = None) -> dict[str, s
     `app.kubernetes.io/instance` is left out on purpose: Argo CD tracks by it and would take the children
     for its own.
     """
-    found = {
+    labels = {
         "app.kubernetes.io/name": "embedserve",
         TASK_LABEL: SERVING,
         MANAGED_BY: MANAGER,
         SERVICE_LABEL: resource.key.name,
     }
     if revision is not None:
-        found[REVISION_LABEL] = revision
-    return found
+        labels[REVISION_LABEL] = revision
+    return labels
 
 
 def own_claim_name(name: str) -> str:
@@ -124,8 +124,8 @@ def add_fingerprint(manifest: Manifest) -> Manifest:
 
 def read_fingerprint(manifest: Manifest) -> str:
     """Return the hash that `add_fingerprint` put in."""
-    found = manifest["metadata"]["annotations"][FINGERPRINT]
-    return str(found)
+    fingerprint = manifest["metadata"]["annotations"][FINGERPRINT]
+    return str(fingerprint)
 
 
 def read_ref(manifest: Manifest) -> ChildRef:

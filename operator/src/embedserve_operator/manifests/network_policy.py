@@ -79,8 +79,8 @@ class _PolicyRules:
 def _build_policy(
     resource: Resource, spec: EmbeddingServiceSpec, name: str, rules: _PolicyRules
 ) -> Manifest | None:
-    wanted = spec.network_policy
-    if wanted.mode == "Disabled":
+    settings = spec.network_policy
+    if settings.mode == "Disabled":
         return None
     return add_fingerprint(
         {
@@ -91,7 +91,7 @@ def _build_policy(
                 "podSelector": rules.selector,
                 "policyTypes": ["Ingress", "Egress"],
                 "ingress": rules.ingress,
-                "egress": [*rules.egress, *(rule.as_wire() for rule in wanted.egress or ())],
+                "egress": [*rules.egress, *(rule.as_wire() for rule in settings.egress or ())],
             },
         }
     )

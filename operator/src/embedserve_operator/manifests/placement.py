@@ -33,7 +33,9 @@ def find_image(spec: EmbeddingServiceSpec, settings: RenderSettings) -> RuntimeI
 def find_architectures(hardware: HardwareClass, image: RuntimeImage) -> tuple[str, ...]:
     """Return the architectures that both the class and the image have."""
     return tuple(
-        one for one in image.architectures if not hardware.architectures or one in hardware.architectures
+        architecture
+        for architecture in image.architectures
+        if not hardware.architectures or architecture in hardware.architectures
     )
 
 
@@ -50,15 +52,15 @@ def build_node_requirements(spec: EmbeddingServiceSpec, settings: RenderSettings
     judges.
     """
     hardware = find_hardware_class(spec, settings)
-    asked = find_accelerators(spec, settings)
+    accelerators = find_accelerators(spec, settings)
     return NodeRequirements(
         capabilities=hardware.compute_capabilities,
         accelerator_labels=hardware.accelerator_labels,
         architectures=find_architectures(hardware, find_image(spec, settings)),
         labels={SYSTEM: "linux", **hardware.node_labels, **(spec.pod.node_selector or {})},
         tolerations=(*hardware.tolerations, *(spec.pod.tolerations or ())),
-        resource_name=asked[0] if asked is not None else None,
-        count=asked[1] if asked is not None else 0,
+        resource_name=accelerators[0] if accelerators is not None else None,
+        count=accelerators[1] if accelerators is not None else 0,
     )
 
 
@@ -73,12 +75,14 @@ def build_placement(
 
     `labels` select the pods of the revision. `runtime_class` is that of the hardware class, if there is one.
     """
-    hardware, wanted = find_hardware_class(spec, settings), build_node_requirements(spec, settings)
+    hardware, requirements = find_hardware_class(spec, settings), build_node_requirements(spec, settings)
     fields: dict[str, Any] = {
         "nodeSelector": spec.pod.node_selector,
-        "affinity": _build_affinity(wanted, hardware, spec.pod.affinity or {}),
-        "tolerations": [toleration.as_wire() for toleration in wanted.tolerations] or None,
-        "topologySpreadConstraints": [one.as_wire() for one in spec.pod.topology_spread_constraints]
+        "affinity": _build_affinity(requirements, hardware, spec.pod.affinity or {}),
+        "tolerations": [toleration.as_wire() for toleration in requirements.tolerations] or None,
+        "topologySpreadConstraints": [
+            constraint.as_wire() for constraint in spec.pod.topology_spread_constraints
+        ]
         if spec.pod.topology_spread_constraints is not None
         else [_build_spread_constraint(key, labels) for key in (ZONE, HOSTNAME)],
         "runtimeClassName": spec.pod.runtime_class_name or runtime_class,
@@ -109,31 +113,31 @@ def _build_spread_constraint(key: str, labels: dict[str, str]) -> Manifest:
     }
 
 
-def _build_affinity(wanted: NodeRequirements, hardware: HardwareClass, given: Manifest) -> Manifest:
+def _build_affinity(requirements: NodeRequirements, hardware: HardwareClass, affinity: Manifest) -> Manifest:
     """Return the user's affinity with each of its required node terms narrowed to the class, since terms are
     alternatives.
     """
-    node = given.get("nodeAffinity") or {}
+    node = affinity.get("nodeAffinity") or {}
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     theirs = list_terms(required, "nodeSelectorTerms") or [{}]
     terms = [
         {**their, "matchExpressions": [*list_terms(their, "matchExpressions"), *ours]}
         for their in theirs
-        for ours in _build_node_terms(wanted, hardware)
+        for ours in _build_node_terms(requirements, hardware)
     ]
     selection = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {**given, "nodeAffinity": {**node, **selection}}
+    return {**affinity, "nodeAffinity": {**node, **selection}}
 
 
-def list_terms(given: Any, name: str) -> list[Manifest]:
+def list_terms(section: Any, name: str) -> list[Manifest]:
     """Return the terms of a list in the user's affinity, which the API server checks only in the child; what
     cannot be a term is left out.
     """
-    found = given.get(name) if isinstance(given, dict) else None
-    return [term for term in found if isinstance(term, dict)] if isinstance(found, list) else []
+    items = section.get(name) if isinstance(section, dict) else None
+    return [term for term in items if isinstance(term, dict)] if isinstance(items, list) else []
 
 
-def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list[list[Manifest]]:
+def _build_node_terms(requirements: NodeRequirements, hardware: HardwareClass) -> list[list[Manifest]]:
     """Return alternative lists of requirements: one for each major compute capability, then one for each label that a
     cloud has for such accelerators.
 
@@ -141,18 +145,20 @@ def _build_node_terms(wanted: NodeRequirements, hardware: HardwareClass) -> list
     """
     always = [
         _build_in_expression(SYSTEM, "linux"),
-        _build_in_expression(ARCHITECTURE, *wanted.architectures),
+        _build_in_expression(ARCHITECTURE, *requirements.architectures),
         *(_build_in_expression(key, value) for key, value in sorted(hardware.node_labels.items())),
     ]
     minors: dict[str, list[str]] = {}
-    for capability in wanted.capabilities:
+    for capability in requirements.capabilities:
         major, _, minor = capability.partition(".")
         minors.setdefault(major, []).append(minor)
     by_capability = [
-        [_build_in_expression(COMPUTE_MAJOR, major), _build_in_expression(COMPUTE_MINOR, *found)]
-        for major, found in minors.items()
+        [_build_in_expression(COMPUTE_MAJOR, major), _build_in_expression(COMPUTE_MINOR, *minors_of_major)]
+        for major, minors_of_major in minors.items()
     ]
-    by_label = [[_build_in_expression(key, *values)] for key, values in wanted.accelerator_labels.items()]
+    by_label = [
+        [_build_in_expression(key, *values)] for key, values in requirements.accelerator_labels.items()
+    ]
     return [[*always, *more] for more in (*by_capability, *by_label)] or [always]
 
 

@@ -25,13 +25,13 @@ PINNED_PORT = 8082
 GRPC_PORT = 8083
 PINNED_GRPC_PORT = 8084
 ALL_ADDRESSES = "::"
-"""Where pods listen: on every address of IPv4 and IPv6, of whichever the cluster has."""
+"""The address that pods listen on: every address of IPv4 and IPv6, of whichever the cluster has."""
 STORE_PATH = "/models"
 KEYS_PATH, KEYS_FILE = "/etc/embedserve-keys", "api-keys"
-"""Where the Secret of API keys is mounted, and its one file."""
+"""The folder in which the Secret of API keys is mounted, and its one file."""
 VOLUME_PATH = "/volume"
 ENDPOINT_DRAIN_SECONDS = 5
-"""How long a pod serves normally after the stop signal, while load balancers move away."""
+"""The time for which a pod serves normally after the stop signal, while load balancers move away."""
 _MIN_GRACE_SECONDS = 30
 _MAX_GRACE_SECONDS = 300
 
@@ -40,8 +40,8 @@ def compute_grace_seconds(spec: EmbeddingServiceSpec) -> int:
     """Return the time that accepted requests have to finish after the drain: as long as a request may take,
     within bounds.
     """
-    asked = spec.batching.request_timeout_seconds if spec.batching is not None else None
-    return max(_MIN_GRACE_SECONDS, min(asked or 0, _MAX_GRACE_SECONDS))
+    timeout = spec.batching.request_timeout_seconds if spec.batching is not None else None
+    return max(_MIN_GRACE_SECONDS, min(timeout or 0, _MAX_GRACE_SECONDS))
 
 
 def format_source_path(source: ModelSource) -> str:
@@ -122,14 +122,14 @@ def _build_engine_section(spec: EmbeddingServiceSpec, hardware: HardwareClass) -
     return {key: value for key, value in settings.items() if value not in ("auto", None)}
 
 
-def _build_onnx_section(wanted: OnnxConversion | None) -> dict[str, Any]:
+def _build_onnx_section(conversion: OnnxConversion | None) -> dict[str, Any]:
     """Return the settings of the conversion.
 
     Nothing is converted unasked, and what others have converted on the same volume is not used.
     """
-    if wanted is None:
+    if conversion is None:
         return {"convert": "Never"}
-    floors = wanted.parity
+    floors = conversion.parity
     parity = (
         {}
         if floors is None
@@ -141,9 +141,9 @@ def _build_onnx_section(wanted: OnnxConversion | None) -> dict[str, Any]:
     )
     return _drop_none(
         {
-            "convert": wanted.convert,
-            "precision": None if wanted.precision == "auto" else [wanted.precision],
-            "outputs": None if wanted.outputs is None else list(wanted.outputs),
+            "convert": conversion.convert,
+            "precision": None if conversion.precision == "auto" else [conversion.precision],
+            "outputs": None if conversion.outputs is None else list(conversion.outputs),
             "parity": _drop_none(parity),
         }
     )

@@ -24,15 +24,15 @@ def build_scaled_object(
     resource: Resource, spec: EmbeddingServiceSpec, keda: KedaSettings, revision: str
 ) -> Manifest | None:
     """Return the ScaledObject; None when the number of pods is fixed."""
-    wanted = spec.autoscaling
-    if wanted is None or spec.suspend:
+    autoscaling = spec.autoscaling
+    if autoscaling is None or spec.suspend:
         return None
     name = deployment_name(resource, revision)
-    behavior = merge_behavior(wanted)
+    behavior = merge_behavior(autoscaling)
     ours = (
-        _build_prometheus_trigger(resource, wanted, keda, revision)
+        _build_prometheus_trigger(resource, autoscaling, keda, revision)
         if keda.prometheus
-        else _build_pod_trigger(resource, wanted)
+        else _build_pod_trigger(resource, autoscaling)
     )
     return add_fingerprint(
         {
@@ -41,12 +41,14 @@ def build_scaled_object(
             "metadata": build_metadata(resource, name, revision),
             "spec": {
                 "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-                "minReplicaCount": wanted.min_replicas,
-                "maxReplicaCount": wanted.max_replicas,
-                **({} if wanted.min_replicas else {"cooldownPeriod": _choose_cooldown_seconds(behavior)}),
+                "minReplicaCount": autoscaling.min_replicas,
+                "maxReplicaCount": autoscaling.max_replicas,
+                **(
+                    {} if autoscaling.min_replicas else {"cooldownPeriod": _choose_cooldown_seconds(behavior)}
+                ),
                 "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
                 # Our trigger comes first, since the status reports its value.
-                "triggers": [ours, *(wanted.triggers or ())],
+                "triggers": [ours, *(autoscaling.triggers or ())],
             },
         }
     )
@@ -91,7 +93,7 @@ def metrics_service_name(resource: Resource) -> str:
     return f"{resource.key.name}-metrics"
 
 
-def _build_pod_trigger(resource: Resource, wanted: Autoscaling) -> Manifest:
+def _build_pod_trigger(resource: Resource, autoscaling: Autoscaling) -> Manifest:
     """Return the trigger by which KEDA asks every ready pod; the sum divided by the number of pods is the
     average of a pod.
     """
@@ -101,8 +103,8 @@ def _build_pod_trigger(resource: Resource, wanted: Autoscaling) -> Manifest:
         "metadata": {
             "url": f"http://{host}:{MANAGEMENT_PORT}/metrics",
             "format": "prometheus",
-            "valueLocation": METRICS[wanted.metric],
-            "targetValue": format_plain_number(find_target_value(wanted)),
+            "valueLocation": METRICS[autoscaling.metric],
+            "targetValue": format_plain_number(find_target_value(autoscaling)),
             "aggregateFromKubeServiceEndpoints": "true",
             "aggregationType": "sum",
         },
@@ -110,14 +112,14 @@ def _build_pod_trigger(resource: Resource, wanted: Autoscaling) -> Manifest:
 
 
 def _build_prometheus_trigger(
-    resource: Resource, wanted: Autoscaling, keda: KedaSettings, revision: str
+    resource: Resource, autoscaling: Autoscaling, keda: KedaSettings, revision: str
 ) -> Manifest:
     pods = f'namespace="{resource.key.namespace}",pod=~"{deployment_name(resource, revision)}-.*"'
     return {
         "type": "prometheus",
         "metadata": {
             "serverAddress": keda.prometheus,
-            "query": f"sum({METRICS[wanted.metric]}{{{pods}}})",
-            "threshold": format_plain_number(find_target_value(wanted)),
+            "query": f"sum({METRICS[autoscaling.metric]}{{{pods}}})",
+            "threshold": format_plain_number(find_target_value(autoscaling)),
         },
     }

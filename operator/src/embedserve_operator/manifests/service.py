@@ -35,11 +35,11 @@ def build_service(
     annotations = fields.pop("annotations", None)
     ports = _build_ports(fields.pop("grpcPort", None), http="http", grpc="grpc")
     spec = {**fields, "selector": build_selector(resource, revision), "ports": ports}
-    made = _build_service(resource, resource.key.name, space, spec)
-    made["metadata"]["labels"][SCRAPE_LABEL] = "true"
+    manifest = _build_service(resource, resource.key.name, space, spec)
+    manifest["metadata"]["labels"][SCRAPE_LABEL] = "true"
     if annotations:
-        made["metadata"]["annotations"] = annotations
-    return add_fingerprint(made)
+        manifest["metadata"]["annotations"] = annotations
+    return add_fingerprint(manifest)
 
 
 def _build_ports(grpc_port: int | None, *, http: str, grpc: str) -> list[Manifest]:
@@ -47,13 +47,13 @@ def _build_ports(grpc_port: int | None, *, http: str, grpc: str) -> list[Manifes
 
     `grpc_port` is None without gRPC.
     """
-    found = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": http, "appProtocol": "http"}]
+    ports = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": http, "appProtocol": "http"}]
     if grpc_port is not None:
         h2c = "kubernetes.io/h2c"
-        found.append(
+        ports.append(
             {"name": "grpc", "port": grpc_port, "protocol": "TCP", "targetPort": grpc, "appProtocol": h2c}
         )
-    return found
+    return ports
 
 
 def build_space_service(
@@ -75,10 +75,10 @@ def build_space_service(
         pods[REVISION_LABEL] = revision
     ports = _build_ports(settings.grpc_port, http="pinned", grpc="pinned-grpc")
     spec = {**fields, "selector": pods, "ports": ports}
-    made = _build_service(resource, space_name(resource, space), space, spec)
+    manifest = _build_service(resource, space_name(resource, space), space, spec)
     if not is_current:
-        made["metadata"]["labels"][SCRAPE_LABEL] = "true"
-    return add_fingerprint(made)
+        manifest["metadata"]["labels"][SCRAPE_LABEL] = "true"
+    return add_fingerprint(manifest)
 
 
 def _build_service(resource: Resource, name: str, space: str | None, spec: Manifest) -> Manifest:

@@ -20,14 +20,14 @@ from embedserve_operator.state.resource import Resource
 
 def build_service_monitor(resource: Resource, spec: EmbeddingServiceSpec) -> Manifest | None:
     """Return the ServiceMonitor; None when it is not asked for."""
-    wanted = spec.monitoring.service_monitor if spec.monitoring is not None else None
-    if wanted is None:
+    settings = spec.monitoring.service_monitor if spec.monitoring is not None else None
+    if settings is None:
         return None
     meta = build_metadata(resource, resource.key.name)
-    meta["labels"] = {**(wanted.labels or {}), **meta["labels"]}
+    meta["labels"] = {**(settings.labels or {}), **meta["labels"]}
     endpoint = {"targetPort": "management", "path": "/metrics"}
-    if wanted.interval is not None:
-        endpoint["interval"] = wanted.interval
+    if settings.interval is not None:
+        endpoint["interval"] = settings.interval
     return add_fingerprint(
         {
             "apiVersion": "monitoring.coreos.com/v1",

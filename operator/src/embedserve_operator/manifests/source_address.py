@@ -17,8 +17,8 @@ def find_source_port(spec: EmbeddingServiceSpec, settings: RenderSettings) -> in
     url = _find_source_url(spec, settings)
     if url is None:
         return _PORTS["https"]
-    found = urlsplit(url)
-    return found.port or _PORTS[found.scheme]
+    address = urlsplit(url)
+    return address.port or _PORTS[address.scheme]
 
 
 def find_source_namespace(spec: EmbeddingServiceSpec, settings: RenderSettings, own: str) -> str | None:

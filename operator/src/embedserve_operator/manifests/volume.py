@@ -27,13 +27,13 @@ class ModelVolume:
 
     claim: str
     is_own: bool
-    """Whether the claim is made for this service alone."""
+    """Indicates that the claim is made for this service alone."""
     is_filled: bool
-    """Whether the volume holds the model already and is never written."""
+    """Indicates that the volume holds the model already and is never written."""
     is_single_node: bool
-    """Whether only the pods of one node can mount it at the same time."""
+    """Indicates that only the pods of one node can mount it at the same time."""
     is_single_pod: bool
-    """Whether only one pod can mount it."""
+    """Indicates that only one pod can mount it."""
 
     @property
     def mark(self) -> str:
@@ -57,7 +57,7 @@ def build_group_context(volume: ModelVolume | None, group: int | None) -> Manife
     """Return what the security context of the pods says about the volume, since a new volume belongs to root.
 
     `group` is the group of the pods, to which files on the volume then belong where its driver supports that; None
-    leaves it to the platform.
+    leaves it to the cluster.
     """
     if volume is None or volume.is_filled:
         return {}
@@ -86,22 +86,22 @@ def add_colocation(affinity: Manifest, volume: ModelVolume | None) -> Manifest:
     return {**affinity, "podAffinity": {**pods, required: [*list_terms(pods, required), term]}}
 
 
-def build_claim(resource: Resource, wanted: CacheVolume, volume: ModelVolume, size: int | str) -> Manifest:
+def build_claim(resource: Resource, settings: CacheVolume, volume: ModelVolume, size: int | str) -> Manifest:
     """Return the claim of a service, of so much room.
 
     One that is to be kept has no owner, since it would go with the owner.
     """
     meta = build_metadata(resource, volume.claim)
-    if wanted.when_deleted == "Retain":
+    if settings.when_deleted == "Retain":
         del meta["ownerReferences"]
-    storage = {} if wanted.storage_class_name is None else {"storageClassName": wanted.storage_class_name}
+    storage = {} if settings.storage_class_name is None else {"storageClassName": settings.storage_class_name}
     return add_fingerprint(
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
             "metadata": meta,
             "spec": {
-                "accessModes": list(wanted.access_modes),
+                "accessModes": list(settings.access_modes),
                 **storage,
                 "resources": {"requests": {"storage": size}},
             },

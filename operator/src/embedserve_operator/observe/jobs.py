@@ -33,11 +33,11 @@ def read_jobs(
         by_job.setdefault(pod.metadata.labels.get(JOB_NAME, ""), []).append(pod)
     # A Job that is being deleted no longer counts.
     there = [job for job in jobs if not job.metadata.is_being_deleted]
-    found = [
+    states = [
         _read_job(job, by_job.get(job.metadata.name, []), creation_problems.get(job.metadata.uid, ""))
         for job in there
     ]
-    return tuple(sorted(found, key=lambda job: job.name))
+    return tuple(sorted(states, key=lambda job: job.name))
 
 
 def read_claim(claim: PersistentVolumeClaim) -> ClaimState:
@@ -68,8 +68,8 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     is_unstarted = phase == "Running" and not has_pods
     if is_unstarted and creation_problem:
         # Each attempt is about a pod of another name, which would make news of the same words.
-        said = re.sub(rf'"{re.escape(metadata.name)}-[a-z0-9]+"', f'"{metadata.name}"', creation_problem)
-        why = build_creation_failure(f"Job {metadata.name}: {said}")
+        problem = re.sub(rf'"{re.escape(metadata.name)}-[a-z0-9]+"', f'"{metadata.name}"', creation_problem)
+        why = build_creation_failure(f"Job {metadata.name}: {problem}")
     results = [read_result(pod, task) for pod in pods]
     model = next((result.model for result in results if result.model is not None), None)
     conversion = next((result.conversion for result in results if result.conversion is not None), None)
@@ -86,7 +86,9 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
         is_lingering=is_lingering,
         report=None if model is None else read_model_report(model),
         conversion=None if conversion is None else read_conversion_report(conversion),
-        fetching_pod=next((found for pod in pods if (found := read_fetching_pod(pod)) is not None), None),
+        fetching_pod=next(
+            (fetching for pod in pods if (fetching := read_fetching_pod(pod)) is not None), None
+        ),
         unstarted_since=parse_moment(metadata.creation_timestamp) if is_unstarted else None,
     )
 

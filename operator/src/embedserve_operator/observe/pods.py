@@ -105,8 +105,12 @@ def _read_run_id(pod: Pod) -> str:
 
 def read_mounted_config_map(pod_spec: PodSpec) -> str:
     """Return the name of the ConfigMap that a pod spec mounts."""
-    found = next((volume for volume in pod_spec.volumes if volume.name == CONFIG_VOLUME), None)
-    return found.config_map.name if found is not None and found.config_map is not None else ""
+    config_volume = next((volume for volume in pod_spec.volumes if volume.name == CONFIG_VOLUME), None)
+    return (
+        config_volume.config_map.name
+        if config_volume is not None and config_volume.config_map is not None
+        else ""
+    )
 
 
 def _read_phase(pod: Pod) -> ServingPhase:
@@ -128,9 +132,9 @@ def _is_running(statuses: Iterable[ContainerStatus], name: str) -> bool:
 def find_failure(pod: Pod) -> Failure | None:
     """Return what keeps a pod from being ready; None when no reason is known."""
     for status in pod.status.all_container_statuses:
-        found = _find_creation_failure(pod, status) or _find_run_failure(pod, status)
-        if found is not None:
-            return found
+        failure = _find_creation_failure(pod, status) or _find_run_failure(pod, status)
+        if failure is not None:
+            return failure
     return _find_placement_failure(pod) or _find_pod_end(pod) or _find_start_failure(pod)
 
 
@@ -201,11 +205,11 @@ def _describe_memory(pod: Pod, name: str) -> str:
     report = _find_model_report(pod)
     size = report.size_bytes if report is not None else None
     files = "" if size is None else f" (its model's files alone are {size / _MIB:.0f} MiB)"
-    wanted = choose_memory_limit(limit, size)
+    new_limit = choose_memory_limit(limit, size)
     number = (
         "raise spec.resources.limits.memory"
-        if wanted is None
-        else f"set spec.resources.limits.memory to {wanted}"
+        if new_limit is None
+        else f"set spec.resources.limits.memory to {new_limit}"
     )
     return f"needed more memory than {bound}{files}; {number}"
 
@@ -215,19 +219,19 @@ def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:
     names, since the runtime cannot know them.
     """
     container = pod.spec.find_container(name)
-    found = [
+    sources = [
         f"it is key {file.key} of Secret {volume.secret.secret_name}"
         for volume in pod.spec.volumes
         if volume.name == KEYS_VOLUME and volume.secret is not None and f"{KEYS_PATH}/{KEYS_FILE}" in message
         for file in volume.secret.items
     ]
-    found += [
+    sources += [
         f"{variable.name} is key {ref.key} of Secret {ref.name}"
         for variable in (container.env if container is not None else ())
         if re.search(rf"\b{re.escape(variable.name)}\b", message)
         for ref in (variable.value_from.secret_key_ref,)
     ]
-    return f" ({'; '.join(found)})" if found else ""
+    return f" ({'; '.join(sources)})" if sources else ""
 
 
 def _parse_reported_failure(message: str) -> Failure | None:
@@ -242,21 +246,23 @@ def _find_placement_failure(pod: Pod) -> Failure | None:
     condition = find_condition(pod.status.conditions, "PodScheduled")
     if condition is None or condition.status != "False":
         return None
-    said = condition.message
-    message = f"pod {pod.metadata.name}: {said}{_describe_requests(pod, said)}"
+    scheduler_message = condition.message
+    message = f"pod {pod.metadata.name}: {scheduler_message}{_describe_requests(pod, scheduler_message)}"
     for pattern, missing in _VOLUME_REASONS:
-        if pattern.search(said):
+        if pattern.search(scheduler_message):
             return _build_failure(missing, message, is_transient=True)
     placed = condition.reason if is_reason(condition.reason) else "Unschedulable"
     return replace(_build_failure(placed, message, is_transient=True), is_unscheduled=True)
 
 
-def _describe_requests(pod: Pod, said: str) -> str:
+def _describe_requests(pod: Pod, scheduler_message: str) -> str:
     """Describe how much the pod requests of the resources that the scheduler found too little of."""
     container = pod.spec.find_container(RUNTIME)
     requests = container.resources.requests if container is not None else {}
-    asked = [f"{name} {requests[name]}" for name in _INSUFFICIENT.findall(said) if name in requests]
-    return f" The pod asks for {' and '.join(dict.fromkeys(asked))}" if asked else ""
+    insufficient = [
+        f"{name} {requests[name]}" for name in _INSUFFICIENT.findall(scheduler_message) if name in requests
+    ]
+    return f" The pod asks for {' and '.join(dict.fromkeys(insufficient))}" if insufficient else ""
 
 
 def _find_start_failure(pod: Pod) -> Failure | None:
@@ -274,8 +280,8 @@ def _find_start_failure(pod: Pod) -> Failure | None:
         f"pod {name}: node {node} has not made its volumes and its network ready within {_MAX_START_SECONDS} "
         f"seconds{_IMAGE_ADVICE if has_image else ''}; `kubectl describe pod {name}` says why"
     )
-    found = _build_failure(_NO_IMAGES if has_image else _NOT_STARTED, message, is_transient=True)
-    return replace(found, effective_from=since + _MAX_START_SECONDS)
+    failure = _build_failure(_NO_IMAGES if has_image else _NOT_STARTED, message, is_transient=True)
+    return replace(failure, effective_from=since + _MAX_START_SECONDS)
 
 
 def _find_pod_end(pod: Pod) -> Failure | None:

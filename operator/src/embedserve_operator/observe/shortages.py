@@ -10,7 +10,7 @@ from embedserve_operator.manifests.memory import compute_memory, format_mib
 
 _STEP_BYTES = 64 * 2**20
 _GROWTH = Decimal("1.5")
-"""What to ask for, of what was not enough: how much more would have been used is not known."""
+"""The factor by which to raise an amount that was not enough: how much more would have been used is not known."""
 _RESOURCES = r"memory|ephemeral-storage"
 _LOW_NODE = re.compile(rf"low on resource: (?P<resource>{_RESOURCES})\b")
 _USED = re.compile(r"Container (?P<container>\S+) was using (?P<used>[0-9.]+[A-Za-z]*)")
@@ -26,11 +26,11 @@ def choose_memory_limit(limit: str | int | None, model_bytes: int | None) -> str
     that it had, and no less than its model needs. None where neither is known.
     """
     failed = parse_quantity(limit) if limit is not None else None
-    wanted = [
+    limits = [
         *([] if failed is None else [_grow(failed)]),
         *([] if model_bytes is None else [compute_memory(model_bytes)]),
     ]
-    return format_mib(max(wanted)) if wanted else None
+    return format_mib(max(limits)) if limits else None
 
 
 def advise_after_eviction(message: str) -> str:
@@ -40,7 +40,7 @@ def advise_after_eviction(message: str) -> str:
         return _advise("limits", "ephemeral-storage", over["limit"])
     if low is None:
         return ""
-    uses = [(parse_quantity(found["used"]) or Decimal(0), found["used"]) for found in _USED.finditer(message)]
+    uses = [(parse_quantity(match["used"]) or Decimal(0), match["used"]) for match in _USED.finditer(message)]
     return _advise("requests", low["resource"], max(uses)[1]) if uses else ""
 
 

@@ -49,7 +49,7 @@ class VolumeObjects:
     """The pods of those Jobs."""
     claims: Iterable[PersistentVolumeClaim] = ()
     creation_problems: Mapping[str, str] = field(default_factory=dict)
-    """Why pods of a Job cannot be created, by the UID of the Job."""
+    """The reason why pods of a Job cannot be created, by the UID of the Job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ReceivedObjects:
     pods: Iterable[Pod] = ()
     """The pods that serve."""
     volume: VolumeObjects | None = None
-    """None where nothing is known about volumes."""
+    """The objects around the claim of the resource; None where nothing is known about volumes."""
 
 
 def observe(
@@ -80,7 +80,7 @@ def observe(
     everything = [_read_child(child) for child in received.children]
     own = sorted((child for child in everything if _is_own(child.view, read)), key=lambda child: child.ref)
     scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
-    found = tuple(sorted((_read_pod(pod, replies or {}) for pod in received.pods), key=lambda pod: pod.name))
+    pods = tuple(sorted((_read_pod(pod, replies or {}) for pod in received.pods), key=lambda pod: pod.name))
     jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
     deployments = tuple(read_deployment(c.view) for c in own if isinstance(c.view, Deployment))
     service = next((c.view for c in own if c.ref == ChildRef("Service", read.key.name)), None)
@@ -90,11 +90,11 @@ def observe(
         deployments=deployments,
         autoscalers=_read_autoscalers(everything, {read.uid, *scaled}),
         serving_revision=_find_serving_revision(read, service, deployments),
-        pods=tuple(replace(pod, failure=_drop_early_failure(pod.failure, now)) for pod in found),
+        pods=tuple(replace(pod, failure=_drop_early_failure(pod.failure, now)) for pod in pods),
         cluster=cluster,
         now=now,
         next_failure_at=_find_next_failure_time(
-            (*(pod.failure for pod in found), *(job.failure for job in jobs)), now
+            (*(pod.failure for pod in pods), *(job.failure for job in jobs)), now
         ),
         jobs=tuple(replace(job, failure=_drop_early_failure(job.failure, now)) for job in jobs),
         claims=tuple(read_claim(claim) for claim in volume.claims) if volume is not None else None,
@@ -108,21 +108,29 @@ def _drop_early_failure(failure: Failure | None, now: int) -> Failure | None:
 def _find_next_failure_time(failures: Iterable[Failure | None], now: int) -> int | None:
     """Return when the first failure that does not count yet starts to count."""
     return min(
-        (one.effective_from for one in failures if one is not None and one.effective_from > now), default=None
+        (
+            failure.effective_from
+            for failure in failures
+            if failure is not None and failure.effective_from > now
+        ),
+        default=None,
     )
 
 
 def _read_pod(pod: Pod, replies: Mapping[str, PodReplies]) -> PodState:
     facts = read_pod(pod)
-    check, told, _ = replies.get(facts.run_id, PodReplies())
+    check, space, _ = replies.get(facts.run_id, PodReplies())
     return replace(
-        facts, self_check=check, announced_space=told, fetching_pod=_add_progress(facts.fetching_pod, replies)
+        facts,
+        self_check=check,
+        announced_space=space,
+        fetching_pod=_add_progress(facts.fetching_pod, replies),
     )
 
 
 def _read_jobs(volume: VolumeObjects, replies: Mapping[str, PodReplies]) -> tuple[JobState, ...]:
-    found = read_jobs(volume.jobs, volume.pods, volume.creation_problems)
-    return tuple(replace(job, fetching_pod=_add_progress(job.fetching_pod, replies)) for job in found)
+    jobs = read_jobs(volume.jobs, volume.pods, volume.creation_problems)
+    return tuple(replace(job, fetching_pod=_add_progress(job.fetching_pod, replies)) for job in jobs)
 
 
 def _add_progress(fetching_pod: FetchingPod | None, replies: Mapping[str, PodReplies]) -> FetchingPod | None:
@@ -141,9 +149,11 @@ def _is_own(child: Object, resource: Resource) -> bool:
     owner, labels = child.metadata.controller_uid, child.metadata.labels
     if owner == resource.uid:
         return True
-    kept = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
+    labels_of_claim = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
     return (
-        child.kind == CLAIM and not owner and kept == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
+        child.kind == CLAIM
+        and not owner
+        and labels_of_claim == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
     )
 
 
@@ -165,9 +175,9 @@ def _find_serving_revision(
     """
     if isinstance(service, Service):
         return service.spec.selector.get(REVISION_LABEL) or None
-    for one in deployments:
-        if one.followed and not one.replaced_at:
-            return one.revision
+    for deployment in deployments:
+        if deployment.followed and not deployment.replaced_at:
+            return deployment.revision
     for requirement in (resource.status.selector or "").split(","):
         label, _, value = requirement.partition("=")
         if label == REVISION_LABEL:

@@ -78,10 +78,10 @@ def _find_creation_problem(status: DeploymentStatus) -> str:
     return failure.message if failure is not None and failure.is_true else ""
 
 
-def _read_upgrade(given: str) -> UpgradePhase:
-    if given == "Rolling":
+def _read_upgrade(phase: str) -> UpgradePhase:
+    if phase == "Rolling":
         return "Rolling"
-    return "Failed" if given == "Failed" else ""
+    return "Failed" if phase == "Failed" else ""
 
 
 def _is_stuck(status: DeploymentStatus) -> bool:
@@ -91,8 +91,8 @@ def _is_stuck(status: DeploymentStatus) -> bool:
 
 def read_upgrade_phase(deployment: Deployment) -> UpgradePhase:
     """Return how far an upgrade has come with a Deployment: empty where all its pods are ready, whatever it says."""
-    found = read_deployment(deployment)
-    return "" if found.is_rolled_out else found.upgrade
+    state = read_deployment(deployment)
+    return "" if state.is_rolled_out else state.upgrade
 
 
 def read_autoscaler(autoscaler: HorizontalPodAutoscaler) -> AutoscalerState:

@@ -79,8 +79,8 @@ def describe_offers(matches: NodeMatches) -> str:
     parts = []
     if matches.tainted:
         parts.append(f"these fit except for a taint or cordon: {_join_some(matches.tainted)}")
-    if matches.others:
-        parts.append(f"the cluster has {_join_some(matches.others)}")
+    if matches.other_nodes:
+        parts.append(f"the cluster has {_join_some(matches.other_nodes)}")
     return "; ".join(parts) or "the cluster has no nodes"
 
 

@@ -158,9 +158,9 @@ def _compare_spaces(old: str | None, new: str | None, former_names: frozenset[st
 
 def is_complete(deployment: DeploymentState, fingerprint: str, replicas: int) -> bool:
     """Return whether the Deployment runs the desired manifest in full, and nothing older."""
-    is_written = deployment.fingerprint == fingerprint and deployment.is_settled
+    runs_manifest = deployment.fingerprint == fingerprint and deployment.is_settled
     has_only_new_pods = deployment.replicas == deployment.updated == replicas
-    return is_written and has_only_new_pods and deployment.available >= replicas
+    return runs_manifest and has_only_new_pods and deployment.available >= replicas
 
 
 def find_candidates(observed: ObservedState, desired: DesiredRevision) -> tuple[PodState, ...]:

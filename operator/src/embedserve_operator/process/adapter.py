@@ -44,7 +44,7 @@ async def run_adapter(settings: AdapterSettings) -> int:
     authenticator = FrontProxyAuthenticator()
     async with (
         KubeClient(request_timeout=settings.request_timeout) as kube,
-        Scraper(keep=keep, timeout=settings.scrape_timeout, clock=loop.time) as scraper,
+        Scraper(keep=keep, timeout=settings.scrape_timeout, monotonic=loop.time) as scraper,
     ):
         runner = web.AppRunner(
             build_application(MetricsApi(kube, scraper, _now), authenticator), access_log=None

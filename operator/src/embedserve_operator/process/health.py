@@ -21,21 +21,21 @@ class _Heartbeat:
 class HeartbeatMonitor:
     """Remembers the last heartbeat of every loop."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self._beats: dict[str, _Heartbeat] = {}
 
     def expect(self, loop: str, within: float) -> None:
         """Expect a heartbeat of that loop every `within` seconds from now on."""
-        self._beats[loop] = _Heartbeat(self._clock(), within)
+        self._beats[loop] = _Heartbeat(self._monotonic(), within)
 
     def record(self, loop: str) -> None:
         """Record a heartbeat of a loop."""
-        self._beats[loop].last = self._clock()
+        self._beats[loop].last = self._monotonic()
 
     def find_silent(self) -> list[str]:
         """Return the loops that have been silent for too long."""
-        now = self._clock()
+        now = self._monotonic()
         return sorted(loop for loop, beat in self._beats.items() if now - beat.last > beat.limit)
 
 

@@ -21,7 +21,7 @@ from embedserve_operator.settings import LeaseSettings
 
 _HEARTBEAT_SECONDS = 1.0
 MAX_SILENCE_SECONDS = 30.0
-"""How long the main loop may be busy with one thing and still lead."""
+"""The time for which the main loop may be busy with one thing and still lead."""
 
 
 class Leadership:
@@ -83,17 +83,17 @@ async def run_election(
 class _LoopHeartbeat:
     """Gives a heartbeat of the loop that it runs on, which any thread may read."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._last = clock()
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last = monotonic()
 
     async def run(self) -> None:
         while True:
-            self._last = self._clock()
+            self._last = self._monotonic()
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
     def is_recent(self) -> bool:
-        return self._clock() - self._last < MAX_SILENCE_SECONDS
+        return self._monotonic() - self._last < MAX_SILENCE_SECONDS
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -41,25 +41,25 @@ class LeaseObservation:
 
     @property
     def holder(self) -> str:
-        """Who holds the Lease; empty when nobody does."""
+        """Return the identity of the holder of the Lease; empty when nobody holds it."""
         return self.lease.spec.holder_identity if self.lease is not None else ""
 
     @property
     def duration(self) -> int:
-        """How long the Lease lasts, in seconds; 0 when there is none."""
+        """Return the seconds that the Lease lasts; 0 when there is none."""
         return self.lease.spec.lease_duration_seconds if self.lease is not None else 0
 
 
-def choose_step(seen: LeaseObservation, me: str, now: float) -> LeaseStep:
+def choose_step(observation: LeaseObservation, me: str, now: float) -> LeaseStep:
     """Return what a candidate should do about the Lease that it sees."""
-    if seen.lease is None:
+    if observation.lease is None:
         return "create"
-    if seen.holder == me:
+    if observation.holder == me:
         return "renew"
     # The holder's clock is not ours: a Lease has run out when it has not changed for its duration while we
     # looked.
-    ran_out = now - seen.since >= seen.duration
-    return "take" if not seen.holder or ran_out else "wait"
+    ran_out = now - observation.since >= observation.duration
+    return "take" if not observation.holder or ran_out else "wait"
 
 
 def observe_lease(before: LeaseObservation | None, lease: Lease | None, now: float) -> LeaseObservation:
@@ -94,10 +94,10 @@ def build_lease(
 
 def _choose_acquire_time(before: LeaseSpec, when: datetime, step: LeaseStep) -> str:
     """Return since when the holder leads: later for each leader than for the one before, whatever their clocks say."""
-    known = _parse_time(before.acquire_time)
-    if known is None:
+    acquired_at = _parse_time(before.acquire_time)
+    if acquired_at is None:
         return _format_time(when)
-    return before.acquire_time if step == "renew" else _format_time(max(when, known + _TICK))
+    return before.acquire_time if step == "renew" else _format_time(max(when, acquired_at + _TICK))
 
 
 def _format_time(when: datetime) -> str:
@@ -106,10 +106,10 @@ def _format_time(when: datetime) -> str:
 
 def _parse_time(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return moment if moment.tzinfo is not None else None
 
 
 def compute_generation(lease: Lease | None) -> int:
@@ -146,41 +146,41 @@ class LeaderElector:
         self._settings = settings
         self._candidate = candidate
         self._me = candidate.identity
-        self._clock = clock.monotonic
+        self._monotonic = clock.monotonic
         self._now = clock.now
-        self._seen: LeaseObservation | None = None
+        self._observation: LeaseObservation | None = None
         self._renewed = -math.inf
 
     async def acquire(self) -> None:
         """Return once this process leads."""
-        said = ""
+        logged_holder = ""
         while True:
             self._candidate.on_attempt()
             if await self._try_to_hold(self._settings.deadline):
                 log.info("leading as %s", self._me)
                 return
-            holder = self._seen.holder if self._seen is not None else ""
-            if holder != said:
+            holder = self._observation.holder if self._observation is not None else ""
+            if holder != logged_holder:
                 log.info("%s leads; waiting", holder or "nobody known")
-                said = holder
+                logged_holder = holder
             await asyncio.sleep(self._compute_pause())
 
     def _compute_pause(self) -> float:
         """Return the seconds until the next look; fewer when the Lease that another process holds is about to
         run out.
         """
-        if self._seen is None:
+        if self._observation is None:
             return self._settings.poll_interval
-        left = self._seen.since + self._seen.duration - self._clock()
-        return min(max(left, _MIN_PAUSE), self._settings.poll_interval)
+        remaining = self._observation.since + self._observation.duration - self._monotonic()
+        return min(max(remaining, _MIN_PAUSE), self._settings.poll_interval)
 
     def is_leader(self) -> bool:
         """Return whether this process holds the Lease, as far as its own clock can tell."""
-        return self._clock() < self._renewed + self._settings.deadline
+        return self._monotonic() < self._renewed + self._settings.deadline
 
     def get_generation(self) -> int:
         """Return a number that is greater for each later leader."""
-        return compute_generation(self._seen.lease if self._seen is not None else None)
+        return compute_generation(self._observation.lease if self._observation is not None else None)
 
     async def renew(self) -> None:
         """Renew the Lease until that fails for too long, or the process under it is not alive; ends only with
@@ -189,18 +189,22 @@ class LeaderElector:
         began = self._renewed
         while True:
             # Where the API server is slow, the next attempt follows at once.
-            await asyncio.sleep(max(0.0, began + self._settings.retry - self._clock()))
-            began = self._clock()
+            await asyncio.sleep(max(0.0, began + self._settings.retry - self._monotonic()))
+            began = self._monotonic()
             self._candidate.on_attempt()
-            left = self._renewed + self._settings.deadline - self._clock()
-            if left <= 0:
+            remaining = self._renewed + self._settings.deadline - self._monotonic()
+            if remaining <= 0:
                 raise LeaseLostError(f"the Lease could not be renewed for {self._settings.deadline:g} s")
             if self._candidate.is_alive():
-                await self._try_to_hold(min(self._settings.attempt_timeout, left))
+                await self._try_to_hold(min(self._settings.attempt_timeout, remaining))
             else:
                 log.error("the Lease is not renewed: the operator hangs")
-            if self._seen is not None and self._seen.lease is not None and not self._is_holder(self._seen):
-                raise LeaseLostError(f"{self._seen.holder} has taken the Lease")
+            if (
+                self._observation is not None
+                and self._observation.lease is not None
+                and not self._is_holder(self._observation)
+            ):
+                raise LeaseLostError(f"{self._observation.holder} has taken the Lease")
 
     async def release(self) -> None:
         """Let the next candidate take over at once. Call this only when all work has stopped.
@@ -208,10 +212,15 @@ class LeaderElector:
         A Lease whose deadline has passed is left to run out: the attempt to write it, over a connection that
         has fallen silent, would keep this process alive until the next one leads.
         """
-        seen = self._seen
-        if seen is None or seen.lease is None or not self._is_holder(seen) or not self.is_leader():
+        observation = self._observation
+        if (
+            observation is None
+            or observation.lease is None
+            or not self._is_holder(observation)
+            or not self.is_leader()
+        ):
             return
-        lease = build_lease(seen.lease, self._settings, "", self._now(), "renew")
+        lease = build_lease(observation.lease, self._settings, "", self._now(), "renew")
         lease["spec"]["leaseDurationSeconds"] = 1
         try:
             async with asyncio.timeout(self._settings.attempt_timeout):
@@ -219,8 +228,8 @@ class LeaderElector:
         except (ApiError, TimeoutError) as error:
             log.info("the Lease was not given back and runs out by itself: %s", error)
 
-    def _is_holder(self, seen: LeaseObservation) -> bool:
-        return seen.holder == self._me
+    def _is_holder(self, observation: LeaseObservation) -> bool:
+        return observation.holder == self._me
 
     async def _try_to_hold(self, limit: float) -> bool:
         """Try once to hold the Lease, for so many seconds; whatever fails, the next attempt reads it again."""
@@ -232,7 +241,7 @@ class LeaderElector:
             log.info("another process wrote the Lease first")
         except NotFoundError:
             log.warning("somebody deleted the Lease; making it anew")
-            self._seen = None
+            self._observation = None
             return False
         except (ApiError, TimeoutError) as error:
             log.warning("the Lease could not be reached: %s", str(error) or "no answer in time")
@@ -245,22 +254,22 @@ class LeaderElector:
         return False
 
     async def _write_lease(self) -> bool:
-        seen = self._seen
-        if seen is None or not self._is_holder(seen):
-            seen = await self._read()
-        step = choose_step(seen, self._me, self._clock())
+        observation = self._observation
+        if observation is None or not self._is_holder(observation):
+            observation = await self._read()
+        step = choose_step(observation, self._me, self._monotonic())
         if step == "wait":
             return False
-        lease = build_lease(seen.lease, self._settings, self._me, self._now(), step)
+        lease = build_lease(observation.lease, self._settings, self._me, self._now(), step)
         write = self._kube.create_lease if step == "create" else self._kube.replace_lease
         # Others count from when they see the write, which is later.
-        sent = self._clock()
+        sent = self._monotonic()
         got = await write(self._settings.namespace, lease)
-        self._seen = LeaseObservation(got, sent)
+        self._observation = LeaseObservation(got, sent)
         self._renewed = sent
         return True
 
     async def _read(self) -> LeaseObservation:
         lease = await self._kube.get_lease(self._settings.namespace, self._settings.name)
-        self._seen = observe_lease(self._seen, lease, self._clock())
-        return self._seen
+        self._observation = observe_lease(self._observation, lease, self._monotonic())
+        return self._observation

@@ -9,7 +9,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 PassResult = Literal["succeeded", "incomplete", "failed"]
-"""What became of a pass: everything was done; some of it could not be; or it ended with an error."""
+"""Says what became of a pass: everything was done; some of it could not be; or it ended with an error."""
 _PREFIX = "embedserve_operator"
 GaugeName = Literal[
     "leader",

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 class WatchedNamespaces:
     """Holds the namespaces that are watched."""
 
-    def __init__(self, kube: KubeClient, wanted: tuple[str, ...]) -> None:
-        """`wanted` are the configured namespaces; none stands for all that there are."""
+    def __init__(self, kube: KubeClient, configured: tuple[str, ...]) -> None:
+        """`configured` are the configured namespaces; none stands for all that there are."""
         self._kube = kube
         self._left_out: tuple[str, ...] = ()
-        self.watched = wanted
+        self.watched = configured
 
     async def choose(self) -> None:
         """Leave out the namespaces that cannot be watched. RefusedError says that there is no other."""

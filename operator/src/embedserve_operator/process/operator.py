@@ -225,7 +225,7 @@ def _start_tasks(
 
 def _count_upgrades(objects: ObjectCache, phase: UpgradePhase) -> int:
     """Return how many services an upgrade has brought to a phase."""
-    return sum(one == phase for one in objects.list_upgrades().values())
+    return sum(upgrade_phase == phase for upgrade_phase in objects.list_upgrades().values())
 
 
 async def _watch(
@@ -294,10 +294,10 @@ async def _wait_for_first(stop: asyncio.Event, *tasks: asyncio.Task[Any]) -> Non
     """Wait for the stop event or for the end of one of the tasks, whose error is raised."""
     stopping = asyncio.create_task(_wait_for(stop), name="wait for the order to stop")
     try:
-        done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finished, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-    for task in done:
+    for task in finished:
         if task is not stopping:
             task.result()
 

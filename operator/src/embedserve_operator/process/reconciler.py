@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import NamedTuple
 
 from embedserve_operator.apply.children import ChildApplier
@@ -16,6 +17,7 @@ from embedserve_operator.clock import Clock
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.references import ObjectKey
+from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.observe.state import ReceivedObjects, observe
 from embedserve_operator.plan import Plan, make_plan
 from embedserve_operator.plan.upgrade_cases import is_deferred
@@ -24,22 +26,23 @@ from embedserve_operator.queue.throttle import Throttle
 from embedserve_operator.queue.upgrade_turns import UpgradeTurns
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.status.publisher import StatusPublisher
 from embedserve_operator.status.report import build_status
 
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 5.0
-"""How often a worker without work gives a heartbeat."""
+"""The interval at which a worker without work gives a heartbeat."""
 
 
 _PROGRESS_PAUSE_SECONDS = 5.0
 _MAX_PROGRESS_RATE = 5.0
-"""How often running fetches are polled, per second in total: each poll may lead to a write of a status."""
+"""The greatest number of polls of running fetches per second in total: each poll may lead to a write of a status."""
 
 _EVENTS_PAUSE_SECONDS = 15.0
 _MAX_EVENTS_RATE = 2.0
-"""How often the events of Jobs without pods are read, per second in total."""
+"""The greatest number of reads of the events of Jobs without pods per second in total."""
 
 
 class ApiConnections(NamedTuple):
@@ -82,27 +85,12 @@ class Reconciler:
 
         Return False when it should be repeated after a pause.
         """
-        received = self._objects.get_resource(key)
-        if received is None or received.metadata.is_being_deleted:
-            self._pod_client.forget(key)
-            self.self_checks.request(key, ())
-            self._progress_throttle.forget(key)
-            self._job_events.forget(key)
-            self._events_throttle.forget(key)
-            self._publisher.forget(key)
-            self.upgrade_turns.leave(key)
+        resource = self._objects.get_resource(key)
+        if resource is None or resource.metadata.is_being_deleted:
+            self._forget(key)
             return True  # the children go by their owner references
         now = self._clock.now()
-        volume = replace(
-            self._objects.get_volume_objects(key),
-            creation_problems=self._job_events.get_creation_problems(key),
-        )
-        observed = observe(
-            ReceivedObjects(received, self._objects.list_children(key), self._objects.list_pods(key), volume),
-            self._cluster.get_state(),
-            replies=self._pod_client.get_replies(key),
-            now=int(now.timestamp()),
-        )
+        observed = self._observe(key, resource, now)
         self._pod_client.forget(key, but=observed.run_ids)
         upgrade = self.upgrade_turns.count_others(key, self._objects.list_upgrades())
         plan = make_plan(replace(observed, upgrade=upgrade), self._settings)
@@ -117,6 +105,29 @@ class Reconciler:
             self._queue.add_after(key, status_due_in)
         await self._schedule_next_pass(key, plan)
         return failure is None and delivery == "All"
+
+    def _observe(self, key: ObjectKey, resource: EmbeddingServiceObject, now: datetime) -> ObservedState:
+        """Return the observed state of a resource from the caches and from what its pods have replied."""
+        volume = replace(
+            self._objects.get_volume_objects(key),
+            creation_problems=self._job_events.get_creation_problems(key),
+        )
+        return observe(
+            ReceivedObjects(resource, self._objects.list_children(key), self._objects.list_pods(key), volume),
+            self._cluster.get_state(),
+            replies=self._pod_client.get_replies(key),
+            now=int(now.timestamp()),
+        )
+
+    def _forget(self, key: ObjectKey) -> None:
+        """Forget what is remembered about a resource that is gone."""
+        self._pod_client.forget(key)
+        self.self_checks.request(key, ())
+        self._progress_throttle.forget(key)
+        self._job_events.forget(key)
+        self._events_throttle.forget(key)
+        self._publisher.forget(key)
+        self.upgrade_turns.leave(key)
 
     def _take_turn(self, key: ObjectKey, plan: Plan) -> None:
         """Take a turn of an upgrade, or wait for one, before any other pass can decide."""

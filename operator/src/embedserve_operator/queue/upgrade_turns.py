@@ -23,7 +23,7 @@ class UpgradeTurns:
 
     def count_others(self, key: ObjectKey, phases: Mapping[ObjectKey, UpgradePhase]) -> UpgradeProgress:
         """Return how far an upgrade has come with all services but one. `phases` is what the Deployments say."""
-        failed = {one for one, phase in phases.items() if phase == "Failed"} - {key}
+        failed = {service for service, phase in phases.items() if phase == "Failed"} - {key}
         rolling = ({*phases} | self._beginning) - failed - {key}
         return UpgradeProgress(len(rolling), len(failed))
 

@@ -13,18 +13,18 @@ class Failure:
     """A single CamelCase word."""
     message: str
     is_transient: bool
-    """Whether waiting can solve it; False when somebody has to change something."""
+    """Indicates that waiting can solve it; False when somebody has to change something."""
     is_unscheduled: bool = False
-    """Whether no node has taken the pod."""
+    """Indicates that no node has taken the pod."""
     ended_at: str = ""
-    """When the container ended, as the kubelet says; empty where no container has ended."""
+    """The time at which the container ended, as the kubelet says; empty where no container has ended."""
     effective_from: int = 0
-    """When this starts to count as a failure, in seconds since 1970: what may be over in a moment does not
-    count before.
+    """The time from which this counts as a failure, in seconds since 1970: what may be over in a moment does not count
+    before.
     """
 
 
-def build_creation_failure(said: str) -> Failure:
-    """Return why pods cannot be created. `said` is what the API server answers to those who try."""
-    quota = "exceeded quota" in said
-    return Failure("QuotaExceeded" if quota else "PodsNotCreated", said, is_transient=True)
+def build_creation_failure(message: str) -> Failure:
+    """Return why pods cannot be created. `message` is what the API server answers to those who try."""
+    quota = "exceeded quota" in message
+    return Failure("QuotaExceeded" if quota else "PodsNotCreated", message, is_transient=True)

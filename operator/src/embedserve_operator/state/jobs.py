@@ -22,7 +22,7 @@ class VariantReport:
     precision: str
     published: bool
     reason: str | None
-    """Why the variant is not published."""
+    """The reason why the variant is not published; None where it is."""
     mean_cosine: float | None
     min_cosine: float | None
     max_difference: float | None
@@ -41,11 +41,13 @@ class ConversionReport:
     variants: tuple[VariantReport, ...]
     dimensions: int | None = None
     outputs: tuple[str, ...] = ()
-    """What requests can ask for, in the words of the API."""
+    """The outputs that requests can ask for, in the words of the API."""
     guesses_pooling: bool = False
-    """Whether no file of the model says how to pool, and the mean is taken; False too where nothing was reported."""
+    """Indicates that no file of the model says how to pool, and the mean is taken; False too where nothing was
+    reported.
+    """
     former_vector_space: str | None = None
-    """What releases before `vs2-` called the same vector space."""
+    """The name that releases before `vs2-` gave the same vector space; None where they gave it none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,18 @@ class JobState:
     """Name of the ConfigMap that the pods of the Job mount."""
     phase: JobPhase
     failure: Failure | None
-    """What is wrong with its youngest pod, or why the Job was given up."""
+    """The failure of its youngest pod, or the reason why the Job was given up."""
     finished_at: str = ""
-    """When the Job succeeded, as the API server says; empty before."""
+    """The time at which the Job succeeded, as the API server says; empty before."""
     report: ModelReport | None = None
     conversion: ConversionReport | None = None
     fetching_pod: FetchingPod | None = None
     """The pod of the Job that is fetching now."""
     is_lingering: bool = False
-    """Whether its task has succeeded while another container of the pod, a sidecar, keeps the Job from ending."""
+    """Indicates that its task has succeeded while another container of the pod, a sidecar, keeps the Job from ending.
+    """
     unstarted_since: int | None = None
-    """Since when the Job exists and has had no pod, in seconds since 1970; None once it has had one."""
+    """The time since which the Job exists and has had no pod, in seconds since 1970; None once it has had one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +90,4 @@ class ClaimState:
     size: int | str | None = None
     """The room that it asks for, as a quantity."""
     is_being_deleted: bool = False
-    """Whether somebody has deleted it: it goes as soon as no pod mounts it any more."""
+    """Indicates that somebody has deleted it: it goes as soon as no pod mounts it any more."""

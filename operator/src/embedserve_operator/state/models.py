@@ -28,18 +28,21 @@ class ModelReport:
     licence: str | None = None
     """The licence as the source names it."""
     outputs: tuple[str, ...] = ()
-    """What requests can ask for, in the words of the API; empty where nothing was reported."""
+    """The outputs that requests can ask for, in the words of the API; empty where nothing was reported."""
     onnx_outputs: tuple[str, ...] | None = None
-    """What an ONNX file of the model can give; None where nothing was reported."""
+    """The outputs that an ONNX file of the model can give; None where nothing was reported."""
     guesses_pooling: bool = False
-    """Whether no file of the model says how to pool, and the mean is taken; False too where nothing was reported."""
+    """Indicates that no file of the model says how to pool, and the mean is taken; False too where nothing was
+    reported.
+    """
     former_vector_space: str | None = None
-    """What releases before `vs2-` called the same vector space; None where they had another one, or nothing was
-    reported."""
+    """The name that releases before `vs2-` gave the same vector space; None where they had another one, or nothing was
+    reported.
+    """
     memory: ModelMemory | None = None
-    """What the model takes in memory; None where it is not known, or the runtime reports none."""
+    """The memory that the model takes; None where it is not known, or the runtime reports none."""
     needs_export: bool = False
-    """Whether the model belongs to no family of the runtime: its outputs are known only after it was exported.
+    """Indicates that the model belongs to no family of the runtime: its outputs are known only after it was exported.
     """
 
 

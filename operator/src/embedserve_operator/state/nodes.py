@@ -62,7 +62,7 @@ class ClusterState:
     optional_kinds: frozenset[str] = frozenset()
     """Those kinds whose definitions are installed, of the kinds that a cluster may lack."""
     metrics_providers: tuple[str, ...] = ()
-    """Who answers custom.metrics.k8s.io besides our adapter, described for people; known only where ours is to
+    """The providers of custom.metrics.k8s.io besides our adapter, described for people; known only where ours is to
     be registered.
     """
 
@@ -111,16 +111,16 @@ class NodeMatches:
     """Descriptions of the nodes that would fit if they had enough accelerators."""
     tainted: tuple[str, ...]
     """Descriptions of the nodes that would fit if they had no taint."""
-    others: tuple[str, ...]
+    other_nodes: tuple[str, ...]
     """Descriptions of what all other nodes offer, with their number."""
 
 
 def match_nodes(demand: NodeRequirements, nodes: Sequence[NodeState]) -> NodeMatches:
     """Return which nodes may take the pods, and why the others may not."""
-    fitting, too_few, tainted, others = [], [], [], []
+    fitting, too_few, tainted, unsuitable = [], [], [], []
     for node in nodes:
         if not _has_labels(demand, node):
-            others.append(node.describe())
+            unsuitable.append(node.describe())
         elif (taint := find_obstacle(demand, node)) is not None:
             tainted.append(f"{node.name} ({taint})")
         elif demand.resource_name is not None and _count_accelerators(demand, node) < demand.count:
@@ -129,7 +129,7 @@ def match_nodes(demand: NodeRequirements, nodes: Sequence[NodeState]) -> NodeMat
             fitting.append(node.name)
     counted = tuple(
         f"{number} node{'' if number == 1 else 's'} ({words})"
-        for words, number in sorted(Counter(others).items())
+        for words, number in sorted(Counter(unsuitable).items())
     )
     return NodeMatches(tuple(fitting), tuple(too_few), tuple(tainted), counted)
 

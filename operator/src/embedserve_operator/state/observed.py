@@ -30,13 +30,13 @@ class ObservedState:
     now: int = 0
     """The time of the observation, in seconds since 1970."""
     next_failure_at: int | None = None
-    """When the next failure starts to count merely because time has passed, in seconds since 1970."""
+    """The time at which the next failure starts to count merely because time has passed, in seconds since 1970."""
     jobs: tuple[JobState, ...] = ()
     """The Jobs on the claim that the resource uses, whichever resource they were made for."""
     claims: tuple[ClaimState, ...] | None = ()
     """The claim that the resource uses, if it exists; None where claims are not known."""
     upgrade: UpgradeProgress = NO_UPGRADE
-    """How far an upgrade of the operator has come with other services."""
+    """Counts the other services that an upgrade of the operator rolls, or has failed with."""
 
     @property
     def run_ids(self) -> frozenset[str]:

@@ -17,13 +17,13 @@ class SelfCheckResult:
     """Identity of the vector space of the pod; None when the pod could not be asked."""
     dimensions: int | None
     problem: str
-    """Why the pod did not pass; empty when it did."""
+    """The reason why the pod did not pass; empty when it did."""
     compute_precision: str | None = None
     """Precision that the pod computes its vectors in; None where it did not report it."""
     min_cosine: float | None = None
-    """How far they are from those of a more exact precision; None where that was not measured."""
+    """The least cosine of its vectors to those of a more exact precision; None where that was not measured."""
     former_space: str | None = None
-    """What releases before `vs2-` called the vector space; None where they had another one."""
+    """The name that releases before `vs2-` gave the vector space; None where they had another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FetchProgress:
     """Says how far a fetch has come, as its pod answered when it was last asked."""
 
     phase: str
-    """What the fetch is doing, described for people."""
+    """Describes for people what the fetch is doing."""
     bytes_done: int
     bytes_total: int
     """The size of the download.
@@ -63,7 +63,7 @@ class PodReplies(NamedTuple):
 
 
 ServingPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Terminating"]
-"""How far a pod is from serving; it is not Kubernetes' PodPhase."""
+"""Says how far a pod is from serving; it is not Kubernetes' PodPhase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class PodState:
 
     @property
     def former_space(self) -> str | None:
-        """What releases before `vs2-` called the vector space that the pod makes, as far as it is known."""
+        """Return the name that releases before `vs2-` gave the vector space of the pod, as far as it is known."""
         if self.self_check is not None and self.self_check.space is not None:
             return self.self_check.former_space
         return self.report.former_vector_space if self.report is not None else None

@@ -18,7 +18,7 @@ class DeploymentState:
     config_map: str
     """Name of the ConfigMap that its pods mount."""
     is_settled: bool
-    """Whether its controller has seen the latest spec."""
+    """Indicates that its controller has seen the latest spec."""
     desired_replicas: int
     """The number of pods that its spec asks for."""
     replicas: int
@@ -26,11 +26,11 @@ class DeploymentState:
     ready: int
     available: int
     is_autoscaled: bool
-    """Whether it was last applied without a number of pods, since an autoscaler decides it."""
+    """Indicates that it was last applied without a number of pods, since an autoscaler decides it."""
     space: str
     """The vector space that it is labelled with; empty before that is known."""
     creation_problem: str
-    """Why its pods cannot be created (quota, admission), as the API server says; empty when they can."""
+    """The reason why its pods cannot be created (quota, admission), as the API server says; empty when they can."""
     template_hash: str = ""
     """Hash of its pod template."""
     declaration: str = ""
@@ -38,18 +38,18 @@ class DeploymentState:
     settings: str = ""
     """The fields of the manifest that say how its pods run, as JSON; empty when the Deployment does not say."""
     followed: str | None = None
-    """How far it has followed a manifest that asks for another model, as JSON; empty where the manifest asks for its
-    own again, None where it never asked for another.
+    """The edits that it has followed of a manifest that asks for another model, as JSON; empty where the manifest asks
+    for its own again, None where it never asked for another.
     """
     generation: int | None = None
     """The generation of the resource that it was made from; None where it does not say."""
     upgrade: UpgradePhase = ""
     is_stuck: bool = False
-    """Whether its controller has given up waiting for pods to become ready."""
+    """Indicates that its controller has given up waiting for pods to become ready."""
     replaced_at: str = ""
-    """When the Service switched from this model to another one; empty if it did not."""
+    """The time at which the Service switched from this model to another one; empty if it did not."""
     report: ModelReport | None = None
-    """What a Job reported about the model, as its pod template says."""
+    """The report of a Job about the model, as its pod template says."""
     model_size: ModelSize | None = None
     """Size of the model that its pod template was made for."""
     runtime_class: str | None = None
@@ -62,9 +62,11 @@ class DeploymentState:
 
     @property
     def is_rolled_out(self) -> bool:
-        """Whether all pods that its spec asks for are of its present template and ready, and there are no others."""
-        wanted = self.desired_replicas
-        return self.is_settled and self.available >= wanted and self.replicas == self.updated == wanted
+        """Return whether all pods that its spec asks for are of its present template and ready, and there are no
+        others.
+        """
+        replicas = self.desired_replicas
+        return self.is_settled and self.available >= replicas and self.replicas == self.updated == replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,9 @@ class AutoscalerState:
     value: str | None
     """Average value of its first metric."""
     is_active: bool | None
-    """Whether it can compute a number of pods; None before its first look."""
+    """Indicates that it can compute a number of pods; None before its first look."""
     reason: str
-    """Why it can or cannot, as a single word; `message` says it for people."""
+    """The reason why it can or cannot compute a number of pods, as a single word; `message` says it for people."""
     message: str
     is_at_maximum: bool
-    """Whether it would have more pods than it is allowed to."""
+    """Indicates that it would have more pods than it is allowed to."""

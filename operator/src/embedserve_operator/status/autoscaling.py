@@ -21,7 +21,7 @@ _KEDA_MISSING_MESSAGE = (
     "the operator may create; install KEDA, or set keda.enabled to false"
 )
 _NO_METRIC_REASONS = ("FailedGet", "InvalidMetric")
-"""How the autoscaler's reasons begin when it could not get the value of a metric."""
+"""The beginnings of the autoscaler's reasons when it could not get the value of a metric."""
 _AT_MAXIMUM_SECONDS = 120
 """A burst that is shorter is what the limit is for."""
 
@@ -83,9 +83,9 @@ def _describe_remedy(observed: ObservedState, settings: RenderSettings, metric: 
     if settings.keda is not None:
         source = settings.keda.prometheus or "the pods' management ports"
         return f"see the log of KEDA's operator; it reads {METRICS[metric]} from {source}"
-    others = observed.cluster.metrics_providers
-    if others:
-        return f"{', '.join(others)} must provide {METRICS[metric]} for the pods"
+    providers = observed.cluster.metrics_providers
+    if providers:
+        return f"{', '.join(providers)} must provide {METRICS[metric]} for the pods"
     return (
         "check that the chart's metricsAdapter is enabled and ready, or that another provider of custom.metrics.k8s.io "
         f"provides {METRICS[metric]} for the pods"

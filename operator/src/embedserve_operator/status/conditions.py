@@ -52,13 +52,13 @@ class ConditionInputs:
     """The pods of the desired pod template."""
     failure: Failure | None
     activity: str = ""
-    """What the pods still have to wait for, described for people; empty when they need not wait."""
+    """Describes for people what the pods still have to wait for; empty when they need not wait."""
     claim_failure: Failure | None = None
-    """What keeps pods that start from mounting the volume of models, while those that run go on."""
+    """The reason why pods that start cannot mount the volume of models, while those that run go on."""
     held_url: str = ""
-    """Where the new vector space can be reached while it is held back."""
+    """The URL at which the new vector space can be reached while it is held; empty otherwise."""
     apply_failure: ApplyFailure | None = None
-    """What this pass could not write."""
+    """The failure of what this pass could not write."""
 
 
 def build_conditions(inputs: ConditionInputs) -> tuple[ConditionValue, ...]:

@@ -43,23 +43,23 @@ _MAX_MESSAGE_LENGTH = 1000
 
 def build_events(resource: Resource, after: EmbeddingServiceStatus, now: datetime) -> list[Manifest]:
     """Return the events of the step from the published status to `after`."""
-    found: dict[str, Manifest] = {}
+    events: dict[str, Manifest] = {}
     for condition in after.conditions:
         before = resource.find_condition(condition.type)
         if before is None or (before.status, before.reason) != (condition.status, condition.reason):
             # Two conditions with the same reason are about the same thing.
-            found.setdefault(condition.reason, _build_event(resource, condition, now))
-    return list(found.values())
+            events.setdefault(condition.reason, _build_event(resource, condition, now))
+    return list(events.values())
 
 
 def _build_event(resource: Resource, condition: Condition, now: datetime) -> Manifest:
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    told = [resource.uid, condition.reason, condition.message, stamp]
+    identity = [resource.uid, condition.reason, condition.message, stamp]
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{resource.key.name}.{short_hash(told)}",
+            "name": f"{resource.key.name}.{short_hash(identity)}",
             "namespace": resource.key.namespace,
         },
         "involvedObject": {

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_PAUSE_SECONDS = 2.0
 _MAX_PROGRESS_RATE = 100.0
-"""How often statuses are written that only count pods again, per second in total.
+"""The greatest number of writes per second, in total, of statuses that only count pods again.
 
 A pod, its Deployment and what the pod reports become ready within a second or two, in three events: one
 write is enough.
@@ -30,11 +30,11 @@ write is enough.
 class StatusPublisher:
     """Writes the statuses of resources, and the events that tell what is new in them."""
 
-    def __init__(self, kube: KubeClient, objects: ObjectCache, clock: Callable[[], float]) -> None:
-        """`clock` returns monotonic seconds."""
+    def __init__(self, kube: KubeClient, objects: ObjectCache, monotonic: Callable[[], float]) -> None:
+        """`monotonic` returns seconds, as `Clock.monotonic` does."""
         self._kube = kube
         self._objects = objects
-        self._throttle = Throttle(clock, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+        self._throttle = Throttle(monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
 
     async def publish(self, status: EmbeddingServiceStatus, *, resource: Resource, now: datetime) -> float:
         """Write the status unless it is published already; return 0.
@@ -44,7 +44,7 @@ class StatusPublisher:
         """
         if status == resource.status:
             return 0.0
-        if is_only_progress(resource.status, status):
+        if differs_only_in_progress(resource.status, status):
             seconds_until_due = self._throttle.seconds_until_due(resource.key)
             if seconds_until_due > 0.0:
                 return seconds_until_due
@@ -64,13 +64,14 @@ class StatusPublisher:
         self._throttle.forget(key)
 
 
-def is_only_progress(before: EmbeddingServiceStatus, after: EmbeddingServiceStatus) -> bool:
+def differs_only_in_progress(before: EmbeddingServiceStatus, after: EmbeddingServiceStatus) -> bool:
     """Return whether the same conditions hold for the same reasons, so that only counts of pods and messages
     differ.
     """
-    return _drop_details(before) == _drop_details(after)
+    return _drop_progress(before) == _drop_progress(after)
 
 
-def _drop_details(status: EmbeddingServiceStatus) -> EmbeddingServiceStatus:
+def _drop_progress(status: EmbeddingServiceStatus) -> EmbeddingServiceStatus:
+    """Return a status without its counts of pods and the messages of its conditions."""
     conditions = tuple(condition.model_copy(update={"message": ""}) for condition in status.conditions)
     return status.model_copy(update={"replicas": 0, "ready_replicas": 0, "conditions": conditions})

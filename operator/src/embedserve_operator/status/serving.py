@@ -88,7 +88,7 @@ def build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | Non
 def _build_previous_space(
     resource: Resource, previous: PreviousVectorSpace, retained: tuple[RetainedRevision, ...]
 ) -> PreviousSpace:
-    until = next((one.until for one in retained if one.previous == previous), None)
+    until = next((revision.until for revision in retained if revision.previous == previous), None)
     return PreviousSpace(
         id=previous.space,
         dimensions=previous.dimensions,

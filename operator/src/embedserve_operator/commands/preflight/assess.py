@@ -34,14 +34,14 @@ class Finding(NamedTuple):
     message: str
 
 
-def assess_cluster(facts: ClusterFacts, wanted: Expectations) -> tuple[Finding, ...]:
+def assess_cluster(facts: ClusterFacts, expectations: Expectations) -> tuple[Finding, ...]:
     """Return the findings in the order in which they are reported."""
     return (
         _assess_version(facts),
-        _assess_crd(facts, wanted),
+        _assess_crd(facts, expectations),
         _assess_permissions(facts),
-        _assess_operator(facts, wanted),
-        _assess_scaling(facts, wanted),
+        _assess_operator(facts, expectations),
+        _assess_scaling(facts, expectations),
         _assess_cpu_metrics(facts),
         *_assess_dead_apis(facts),
         _assess_image_volumes(facts),
@@ -52,33 +52,36 @@ def assess_cluster(facts: ClusterFacts, wanted: Expectations) -> tuple[Finding, 
 
 def format_report(findings: Sequence[Finding]) -> str:
     """Return a line for each finding, and a summary."""
-    subjects = max(len(one.subject) for one in findings)
-    states = max(len(one.state) for one in findings)
-    lines = [f"{one.subject.ljust(subjects)}   {one.state.ljust(states)}   {one.message}" for one in findings]
-    missing = sum(one.state is FindingState.MISSING for one in findings)
+    subjects = max(len(finding.subject) for finding in findings)
+    states = max(len(finding.state) for finding in findings)
+    lines = [
+        f"{finding.subject.ljust(subjects)}   {finding.state.ljust(states)}   {finding.message}"
+        for finding in findings
+    ]
+    missing = sum(finding.state is FindingState.MISSING for finding in findings)
     summary = f"{missing} missing" if missing else "nothing is missing"
     return "\n".join([*lines, summary, ""])
 
 
 def choose_exit_status(findings: Sequence[Finding]) -> int:
-    return int(any(one.state is FindingState.MISSING for one in findings))
+    return int(any(finding.state is FindingState.MISSING for finding in findings))
 
 
 def _assess_version(facts: ClusterFacts) -> Finding:
     subject = "Kubernetes"
     if facts.version is None:
         return Finding(subject, FindingState.UNKNOWN, "the API server does not tell its version")
-    said, least = ".".join(map(str, facts.version)), ".".join(map(str, MIN_VERSION))
+    version, least = ".".join(map(str, facts.version)), ".".join(map(str, MIN_VERSION))
     if facts.version < MIN_VERSION:
-        return Finding(subject, FindingState.MISSING, f"{said} is too old: {least} or newer is needed")
-    return Finding(subject, FindingState.OK, said)
+        return Finding(subject, FindingState.MISSING, f"{version} is too old: {least} or newer is needed")
+    return Finding(subject, FindingState.OK, version)
 
 
-def _assess_crd(facts: ClusterFacts, wanted: Expectations) -> Finding:
+def _assess_crd(facts: ClusterFacts, expectations: Expectations) -> Finding:
     name = crd_name(RESOURCE)
     if facts.has_crd:
         return Finding("definition", FindingState.OK, f"{name} is served")
-    state = FindingState.MISSING if wanted.is_installed else FindingState.LATER
+    state = FindingState.MISSING if expectations.is_installed else FindingState.LATER
     return Finding("definition", state, f"{name} is not there; the chart brings it, or `crds` prints it")
 
 
@@ -94,61 +97,68 @@ def _assess_permissions(facts: ClusterFacts) -> Finding:
     )
 
 
-def _assess_operator(facts: ClusterFacts, wanted: Expectations) -> Finding:
+def _assess_operator(facts: ClusterFacts, expectations: Expectations) -> Finding:
     leader = facts.leader
     if facts.has_lease is None:
         return Finding("operator", FindingState.UNKNOWN, "the Lease may not be read")
     if leader is None or not leader.holder:
-        state = FindingState.MISSING if wanted.is_installed else FindingState.LATER
+        state = FindingState.MISSING if expectations.is_installed else FindingState.LATER
         return Finding("operator", state, "none leads: there is no Lease that anybody holds")
     if leader.is_expired:
         message = f"{leader.holder} held the Lease, and has not renewed it for {leader.age:.0f} s: none runs"
         return Finding(
-            "operator", FindingState.MISSING if wanted.is_installed else FindingState.WARNING, message
+            "operator", FindingState.MISSING if expectations.is_installed else FindingState.WARNING, message
         )
     return Finding("operator", FindingState.OK, f"{leader.holder} leads, heard of {leader.age:.0f} s ago")
 
 
-def _assess_scaling(facts: ClusterFacts, wanted: Expectations) -> Finding:
+def _assess_scaling(facts: ClusterFacts, expectations: Expectations) -> Finding:
     """Return who answers autoscalers, and whether that is who the caller or the services of the cluster need."""
     subject, there = "autoscaling", _list_metrics_apis(facts)
-    found = ", ".join([*(api.describe() for api in there), *(["KEDA"] if facts.has_keda else [])])
-    problem = _find_scaling_problem(facts, wanted, there)
+    providers = ", ".join([*(api.describe() for api in there), *(["KEDA"] if facts.has_keda else [])])
+    problem = _find_scaling_problem(facts, expectations, there)
     if problem is not None:
-        return Finding(subject, FindingState.MISSING, f"{problem}; found: {found or 'nobody'}")
-    if found:
+        return Finding(subject, FindingState.MISSING, f"{problem}; found: {providers or 'nobody'}")
+    if providers:
         ours = " (ours)" if any(api.is_ours for api in there) else ""
-        return Finding(subject, FindingState.OK, f"{found}{ours}")
+        return Finding(subject, FindingState.OK, f"{providers}{ours}")
     if facts.has_metrics_group:
         return Finding(
             subject, FindingState.OK, f"somebody answers {METRICS_GROUP}; who it is may not be seen"
         )
     message = f"nobody answers {METRICS_GROUP}, and KEDA is not there: spec.autoscaling changes nothing"
-    needed = wanted.provider == "auto" and facts.feature_use is not None and facts.feature_use.autoscaling
+    needed = (
+        expectations.provider == "auto" and facts.feature_use is not None and facts.feature_use.autoscaling
+    )
     state = (
         FindingState.MISSING
         if needed
         else FindingState.OK
-        if wanted.provider == "none"
+        if expectations.provider == "none"
         else FindingState.WARNING
     )
     return Finding(subject, state, message)
 
 
 def _find_scaling_problem(
-    facts: ClusterFacts, wanted: Expectations, there: Sequence[ApiService]
+    facts: ClusterFacts, expectations: Expectations, there: Sequence[ApiService]
 ) -> str | None:
     foreign = [api for api in there if not api.is_ours]
     dead = [api for api in there if not api.is_available]
-    if wanted.provider == "keda" and not facts.has_keda:
+    if expectations.provider == "keda" and not facts.has_keda:
         return "KEDA is asked for and not installed"
-    if wanted.provider == "adapter" and foreign:
+    if expectations.provider == "adapter" and foreign:
         return f"the adapter stays off, since somebody else has {METRICS_GROUP}"
-    if wanted.provider == "adapter" and wanted.is_installed and not there and facts.apis is not None:
+    if (
+        expectations.provider == "adapter"
+        and expectations.is_installed
+        and not there
+        and facts.apis is not None
+    ):
         return "the adapter is asked for and not registered"
-    if wanted.provider == "prometheus-adapter" and not foreign and not facts.has_metrics_group:
+    if expectations.provider == "prometheus-adapter" and not foreign and not facts.has_metrics_group:
         return f"prometheus-adapter is asked for, and nobody else has {METRICS_GROUP}"
-    if dead and wanted.provider in ("auto", "adapter", "prometheus-adapter"):
+    if dead and expectations.provider in ("auto", "adapter", "prometheus-adapter"):
         return f"{dead[0].name} does not answer: {dead[0].message}"
     return None
 
@@ -161,11 +171,11 @@ def _assess_cpu_metrics(facts: ClusterFacts) -> Finding:
     subject = "CPU metrics"
     if facts.apis is None:
         return Finding(subject, FindingState.UNKNOWN, "APIServices may not be listed")
-    found = next((api for api in facts.apis if api.group == "metrics.k8s.io"), None)
-    if found is None:
+    api_service = next((api for api in facts.apis if api.group == "metrics.k8s.io"), None)
+    if api_service is None:
         message = "there is no metrics-server: spec.autoscaling.metrics cannot have cpu or memory"
         return Finding(subject, FindingState.WARNING, message)
-    return Finding(subject, FindingState.OK, found.describe())
+    return Finding(subject, FindingState.OK, api_service.describe())
 
 
 def _assess_dead_apis(facts: ClusterFacts) -> Iterator[Finding]:

@@ -59,19 +59,19 @@ class ClusterFacts:
 
     version: tuple[int, int] | None
     has_crd: bool
-    """Whether the definition of the resource is served."""
+    """Indicates that the definition of the resource is served."""
     missing_permissions: tuple[Permission, ...]
     leader: Leader | None
     has_lease: bool | None
     apis: tuple[ApiService, ...] | None
     has_metrics_group: bool
-    """Whether anybody answers custom.metrics.k8s.io."""
+    """Indicates that somebody answers custom.metrics.k8s.io."""
     has_keda: bool
     has_monitoring: bool
     has_image_volumes: bool | None
     default_storage: str | None
     has_storage: bool | None
-    """Whether there is a default StorageClass."""
+    """Indicates that there is a default StorageClass."""
     feature_use: FeatureUse | None
 
 

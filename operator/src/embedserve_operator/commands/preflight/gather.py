@@ -48,7 +48,9 @@ async def gather_facts(kube: KubeClient, place: OperatorTarget, now: datetime) -
         missing_permissions=await _find_missing_permissions(kube, place),
         leader=_read_leader(lease[0], now) if lease else None,
         has_lease=None if lease is None else bool(lease),
-        apis=None if apis is None else tuple(_read_api_service(APIService.parse(one)) for one in apis),
+        apis=None
+        if apis is None
+        else tuple(_read_api_service(APIService.parse(received)) for received in apis),
         has_metrics_group=await kube.has_group(METRICS_GROUP),
         has_keda=await kube.serves(SCALED_OBJECT),
         has_monitoring=await kube.serves(SERVICE_MONITOR),
@@ -57,45 +59,45 @@ async def gather_facts(kube: KubeClient, place: OperatorTarget, now: datetime) -
         has_storage=None if classes is None else default is not None,
         feature_use=None
         if services is None
-        else _count_feature_use([EmbeddingServiceObject.parse(one) for one in services]),
+        else _count_feature_use([EmbeddingServiceObject.parse(received) for received in services]),
     )
 
 
-async def _wrap_optional(asked: Awaitable[T | None]) -> list[T]:
-    found = await asked
-    return [] if found is None else [found]
+async def _wrap_optional(request: Awaitable[T | None]) -> list[T]:
+    value = await request
+    return [] if value is None else [value]
 
 
-async def _read_if_allowed(asked: Awaitable[T]) -> T | None:
+async def _read_if_allowed(request: Awaitable[T]) -> T | None:
     """Return what was asked for; None where the caller may not see it, or where there is no such kind."""
     try:
-        return await asked
+        return await request
     except ApiError as error:
         if error.status in (403, 404):
             return None
         raise
 
 
-def _parse_version(found: ServerVersion) -> tuple[int, int] | None:
+def _parse_version(version: ServerVersion) -> tuple[int, int] | None:
     try:
         # Some clouds write "33+".
-        return int(found.major), int(found.minor.rstrip("+"))
+        return int(version.major), int(version.minor.rstrip("+"))
     except ValueError:
         return None
 
 
-def _read_api_service(found: APIService) -> ApiService:
-    service = found.spec.service
+def _read_api_service(api_service: APIService) -> ApiService:
+    service = api_service.spec.service
     refusals = [
         condition.message
-        for condition in found.status.conditions
+        for condition in api_service.status.conditions
         if condition.type == "Available" and not condition.is_true
     ]
     return ApiService(
-        name=found.metadata.name,
-        group=found.spec.group,
+        name=api_service.metadata.name,
+        group=api_service.spec.group,
         service=f"{service.namespace}/{service.name}" if service.name else "",
-        is_ours=found.metadata.labels.get(MANAGED_BY) == MANAGER,
+        is_ours=api_service.metadata.labels.get(MANAGED_BY) == MANAGER,
         is_available=not refusals,
         message="; ".join(refusals),
     )
@@ -111,8 +113,10 @@ def _read_leader(lease: Lease, now: datetime) -> Leader | None:
 
 
 def _find_default_class(classes: Iterable[Object]) -> str | None:
-    found = (one.metadata for one in classes)
-    return next((one.name for one in found if one.annotations.get(_DEFAULT_CLASS) == "true"), None)
+    metadatas = (storage_class.metadata for storage_class in classes)
+    return next(
+        (metadata.name for metadata in metadatas if metadata.annotations.get(_DEFAULT_CLASS) == "true"), None
+    )
 
 
 def _count_feature_use(services: Sequence[EmbeddingServiceObject]) -> FeatureUse:
@@ -164,21 +168,21 @@ def _build_unprivileged_container() -> Manifest:
 
 async def _find_missing_permissions(kube: KubeClient, place: OperatorTarget) -> tuple[Permission, ...]:
     places = asyncio.Semaphore(_MAX_CONCURRENT)
-    wanted = [
+    checks = [
         (permission, namespace)
         for namespace in place.namespaces or ("",)
         for permission in SERVICE_PERMISSIONS
     ]
     if place.watches_nodes:
-        wanted += [(permission, "") for permission in CLUSTER_PERMISSIONS]
+        checks += [(permission, "") for permission in CLUSTER_PERMISSIONS]
 
     async def is_allowed(permission: Permission, namespace: str) -> bool:
         async with places:
             answered = await kube.create(_build_access_review(permission, namespace, place))
             return AccessReview.parse(answered).status.allowed
 
-    allowed = await asyncio.gather(*(is_allowed(permission, namespace) for permission, namespace in wanted))
-    refused = [permission for (permission, _), is_it in zip(wanted, allowed, strict=True) if not is_it]
+    allowed = await asyncio.gather(*(is_allowed(permission, namespace) for permission, namespace in checks))
+    refused = [permission for (permission, _), is_it in zip(checks, allowed, strict=True) if not is_it]
     return tuple(dict.fromkeys(refused))
 
 

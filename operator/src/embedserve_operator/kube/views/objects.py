@@ -39,7 +39,7 @@ class Metadata(View):
 
     @property
     def is_being_deleted(self) -> bool:
-        """Whether the object is going away."""
+        """Return whether the object is going away."""
         return self.deletion_timestamp is not None
 
     @property
@@ -71,7 +71,7 @@ class ObjectCondition(View):
 
     @property
     def is_true(self) -> bool:
-        """Whether the condition holds."""
+        """Return whether the condition holds."""
         return self.status == "True"
 
 
@@ -115,7 +115,7 @@ class ListMetadata(View):
     """Holds the metadata of a list."""
 
     continue_: Text = Field(alias="continue")
-    """What to send for the next part of the list; empty with the last one."""
+    """The token to send for the next part of the list; empty with the last one."""
 
 
 class ObjectList(View):

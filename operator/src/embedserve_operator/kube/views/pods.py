@@ -92,7 +92,10 @@ class PodSpec(View):
 
     def find_container(self, name: str) -> Container | None:
         """Return the container of that name, if there is one."""
-        return next((one for one in (*self.init_containers, *self.containers) if one.name == name), None)
+        return next(
+            (container for container in (*self.init_containers, *self.containers) if container.name == name),
+            None,
+        )
 
     @property
     def image_volumes(self) -> tuple[str, ...]:
@@ -134,7 +137,7 @@ class ContainerStatus(View):
 
     @property
     def is_running(self) -> bool:
-        """Whether the container runs."""
+        """Return whether the container runs."""
         return self.state.running is not None
 
 
@@ -163,6 +166,6 @@ class Pod(Object):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pod is ready to serve."""
+        """Return whether the pod is ready to serve."""
         ready = find_condition(self.status.conditions, "Ready")
         return ready is not None and ready.is_true
