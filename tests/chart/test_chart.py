@@ -35,7 +35,7 @@ from embedserve_operator.kube.permissions import CLUSTER_PERMISSIONS, SERVICE_PE
 from embedserve_operator.manifests.autoscaler import METRICS
 from embedserve_operator.manifests.metadata import CLAIM_LABEL, hash_claim_name
 from embedserve_operator.settings import KedaSettings, LeaseSettings
-from embedserve_runtime.commands.arguments import build_parser as runtime_parser
+from embedserve_runtime.commands.arguments import Invocation, parse_arguments
 from tests.chart.conftest import CHART, Helm
 from tests.operator.expected import assert_golden
 
@@ -120,10 +120,12 @@ def test_what_cleans_a_claim_is_started_as_it_understands_and_where_the_claim_is
     (in_use,), (clean,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     options = build_parser().parse_args(in_use["args"])
     assert (options.namespace, options.claim) == (cron["metadata"]["namespace"], "models")
-    understood = runtime_parser().parse_args(clean["args"])
-    assert understood.keep_from == options.output
-    assert understood.only_keep is True
-    assert understood.older_than == 30 * 86400
+    understood = parse_arguments(clean["args"])
+    assert isinstance(understood, Invocation)
+    assert (understood.command, understood.options["action"]) == ("store", "gc")
+    assert understood.options["keep_from"] == Path(options.output)
+    assert understood.options["only_keep"] is True
+    assert understood.options["older_than"] == 30 * 86400
     mark = {CLAIM_LABEL: hash_claim_name("models")}
     assert mark.items() <= pod["metadata"]["labels"].items()
     (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

@@ -130,7 +130,8 @@ def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "arguments", [["store", "gc", "--older-than", "soon"], [], ["cook"], ["serve", "--port", "many"]]
 )
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "Usage: embedserve" in written.err

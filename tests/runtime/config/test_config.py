@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import ConfigError
+from tests.support.settings_page import PAGE, render_page
 
 
 @pytest.fixture
@@ -140,3 +141,7 @@ def test_a_file_that_is_no_yaml_is_not_quoted(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not valid YAML: .* in line 3, column") as caught:
         load_config(file)
     assert "marked" not in caught.value.message
+
+
+def test_the_page_of_settings_is_what_the_code_writes() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render_page(), "run `python -m tests.support.settings_page`"

@@ -1,7 +1,10 @@
 """Implements the command line.
 
 cli            the entry point: reads the settings, runs a command, reports its error
-arguments      the arguments of all commands
+arguments      the commands, and their options that are not settings
+options        makes flags of all settings
+value_types    types of values that Click does not have
+completion     the script for a shell, and completion of models
 serve, fetch, convert, bench, inspect_model, store, self_test    one command each, with a function `run`
 signals        how a command ends that is a container's first process
 """

@@ -1,243 +1,262 @@
-"""Defines the arguments of the command line."""
+"""Defines the command line: its commands, and the options that are not settings."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
+
+import click
 
 from embedserve_runtime import __version__
+from embedserve_runtime.commands.completion import COMPLETE_VARIABLE, PROGRAM, SHELLS, render_script
+from embedserve_runtime.commands.options import SettingsCommand
+from embedserve_runtime.commands.value_types import Duration
+from embedserve_runtime.config.catalog import SettingPath
 from embedserve_runtime.config.model import DEFAULT_STORE
 
-N = TypeVar("N", int, float)
+
+class Invocation(NamedTuple):
+    """A command as it was called. settings: by group and name, as flags name them. options: the command's own."""
+
+    command: str
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
-class Flag(NamedTuple):
-    """A command-line flag for one setting.
-
-    setting: its group and its name.
-    """
-
-    name: str
-    setting: tuple[str, str]
-    type: type
-    help: str
+def _list_paths(group: str, *names: str) -> tuple[SettingPath, ...]:
+    return tuple((group, name) for name in names)
 
 
-# The settings that are worth a flag; all others come from the file and the environment.
-MODEL_FLAGS = (
-    Flag("--model", ("model", "source"), str, "model folder, or repository of the hub (owner/name)"),
-    Flag("--revision", ("model", "revision"), str, "branch, tag or commit of the repository (default: main)"),
-    Flag("--store", ("model", "store"), Path, "folder of the model store (default: ~/.cache/embedserve)"),
-    Flag(
-        "--task",
-        ("model", "task"),
-        str,
-        "embed, rerank, classify or sparse (default: what the folder is for)",
-    ),
-    Flag(
-        "--onnx-file",
-        ("model", "onnx_file"),
-        str,
-        "ONNX file of the repository to run (default: its weights)",
-    ),
-    Flag("--max-length", ("model", "max_length"), int, "tokens an input may have (default: the model's own)"),
-    Flag("--dimensions", ("model", "dimensions"), int, "Matryoshka cut of the vectors (default: none)"),
+_MODEL: Final = _list_paths(
+    "model",
+    "source",
+    "revision",
+    "store",
+    "offline",
+    "task",
+    "pooling",
+    "onnx_file",
+    "max_length",
+    "dimensions",
+    "default_prompt",
 )
-MAX_BATCH_TOKENS = Flag(
-    "--max-batch-tokens", ("batching", "max_batch_tokens"), int, "tokens of one forward (default: measured)"
+_ENGINE: Final = _list_paths("engine", "kind", "precision", "devices", "threads")
+_BATCH: Final = _list_paths("batching", "max_batch_tokens")
+_LOGS: Final[tuple[SettingPath, ...]] = (("log_level",), ("log_format",))
+_SERVER: Final = _list_paths(
+    "server",
+    "host",
+    "port",
+    "management_port",
+    "grpc_port",
+    "http_workers",
+    "served_model_name",
+    "api_keys_file",
+    "openai_token_ids",
+    "access_log",
 )
-THREADS = Flag("--threads", ("engine", "threads"), int, "compute threads (default: the CPU quota)")
-SERVE_FLAGS = (
-    *MODEL_FLAGS,
-    Flag("--host", ("server", "host"), str, "address to listen on (default: 127.0.0.1)"),
-    Flag("--port", ("server", "port"), int, "port to listen on; 0 takes a free one (default: 8080)"),
-    Flag(
-        "--management-port",
-        ("server", "management_port"),
-        int,
-        "own port for probes and metrics (default: none)",
-    ),
-    Flag(
-        "--http-workers",
-        ("server", "http_workers"),
-        str,
-        "processes that parse and tokenise, or auto: measured (default: 1, the engine's own)",
-    ),
-    Flag("--served-model-name", ("server", "served_model_name"), str, "the model's name in answers"),
-    Flag(
-        "--openai-token-ids",
-        ("server", "openai_token_ids"),
-        str,
-        "true takes arrays of token ids on /v1/embeddings (default: false)",
-    ),
-    MAX_BATCH_TOKENS,
-    THREADS,
+_SERVING_BATCHES: Final = _list_paths(
+    "batching", "max_batch_tokens", "max_client_batch_size", "auto_truncate"
 )
-# The settings that decide how much memory a model needs.
-INSPECT_FLAGS = (
-    *MODEL_FLAGS,
-    MAX_BATCH_TOKENS,
-    Flag("--engine", ("engine", "kind"), str, "auto, onnx, torch or static (default: auto)"),
-    Flag(
-        "--precision",
-        ("engine", "precision"),
-        str,
-        "auto, float32, bfloat16, float16 or int8 (default: auto)",
-    ),
-)
+_CONVERSION: Final = _list_paths("onnx", "convert", "precision", "outputs")
+_THREADS: Final = _list_paths("engine", "threads")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the `embedserve` command; a setting's destination is `group.setting`."""
-    parser = argparse.ArgumentParser(prog="embedserve", description="Serve embedding models.")
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, summary, flags in (
-        ("serve", "serve a model over HTTP", SERVE_FLAGS),
-        ("fetch", "bring a model into the store and print what it is", MODEL_FLAGS),
-        (
-            "convert",
-            "write a model as ONNX into the store, in precisions that are tried first",
-            (*MODEL_FLAGS, THREADS),
+class OrderedGroup(click.Group):
+    """A group whose help lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+_Row = tuple[str, str, Iterable[SettingPath], Callable[[], Sequence[click.Parameter]]]
+
+
+def _no_options() -> Sequence[click.Parameter]:
+    return ()
+
+
+def _json_option() -> click.Option:
+    return click.Option(["--json"], is_flag=True, help="Print JSON instead of a table.")
+
+
+def _bench_options() -> Sequence[click.Parameter]:
+    above_0 = click.FloatRange(min=0, min_open=True, max=math.inf, max_open=True)
+    return (
+        click.Option(
+            ["--texts"],
+            type=click.Path(path_type=Path),
+            help="File with one text a line.  [default: a built-in mix of 4 to 200 words]",
         ),
-        (
-            "inspect",
-            "print what a model is, what it gives, what runs it and how much it needs",
-            INSPECT_FLAGS,
+        click.Option(
+            ["--clients"],
+            type=click.IntRange(min=1),
+            default=64,
+            show_default=True,
+            help="Requests in flight.",
         ),
-        (
-            "bench",
-            "measure a model on this machine, without HTTP, and suggest settings",
-            (*MODEL_FLAGS, MAX_BATCH_TOKENS, THREADS),
+        click.Option(
+            ["--batch"], type=click.IntRange(min=1), default=1, show_default=True, help="Texts of a request."
         ),
-    ):
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        command.add_argument(
-            "--config", type=Path, help="YAML file with any setting; flags and environment win"
+        click.Option(
+            ["--seconds"], type=above_0, default=10.0, show_default=True, help="How long to measure."
+        ),
+        click.Option(
+            ["--picture"], type=click.Path(path_type=Path), help="SVG file to draw the result into."
+        ),
+        _json_option(),
+    )
+
+
+_COMMANDS: Final[Sequence[_Row]] = (
+    (
+        "serve",
+        "Serve a model over HTTP.",
+        (*_MODEL, *_ENGINE, *_SERVER, *_SERVING_BATCHES, *_LOGS),
+        _no_options,
+    ),
+    ("fetch", "Bring a model into the store and print what it is.", (*_MODEL, *_LOGS), _no_options),
+    (
+        "convert",
+        "Write a model as ONNX into the store, in precisions that are tried first.",
+        (*_MODEL, *_THREADS, *_CONVERSION, *_LOGS),
+        _no_options,
+    ),
+    (
+        "inspect",
+        "Print what a model is, what it gives, what runs it and how much it needs.",
+        (*_MODEL, *_ENGINE, *_BATCH),
+        lambda: (_json_option(),),
+    ),
+    (
+        "bench",
+        "Measure a model on this machine, without HTTP, and suggest settings.",
+        (*_MODEL, *_ENGINE, *_BATCH),
+        _bench_options,
+    ),
+)
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> Invocation | int:
+    """Parse the arguments, by default those of the process. Returns an exit code where nothing is left to be done: the
+    help was shown, or the usage was wrong and a message says so."""
+    command_line = build_command_line()
+    try:
+        parsed = command_line.main(
+            argv, prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, standalone_mode=False
         )
-        for flag in flags:
-            command.add_argument(
-                flag.name,
-                dest=".".join(flag.setting),
-                type=flag.type,
-                help=flag.help,
-                default=argparse.SUPPRESS,
-            )
-        if name == "inspect":
-            command.add_argument(
-                "model.source", nargs="?", default=argparse.SUPPRESS, metavar="DIR_OR_REPO", help="as --model"
-            )
-        if name in ("inspect", "bench"):
-            command.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        if name == "bench":
-            _add_bench_flags(command)
-    _add_store_actions(commands.add_parser("store", help="list, check or clean the model store"))
-    commands.add_parser(
-        "self-test", help="run a small random model on every engine and GPU; says what could not be checked"
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return parsed if isinstance(parsed, Invocation) else int(parsed or 0)
+
+
+def build_command_line() -> click.Group:
+    """Build the `embedserve` command, whose commands return what is to be done as an `Invocation`."""
+    command_line = OrderedGroup(
+        PROGRAM,
+        help="Serve embedding models.",
+        context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
     )
-    return parser
-
-
-def _add_bench_flags(command: argparse.ArgumentParser) -> None:
-    for name, kind, default, text in (
-        ("texts", Path, None, "file with one text a line (default: a built-in mix of 4 to 200 words)"),
-        ("clients", _positive_number(int), 64, "requests in flight (default: 64)"),
-        ("batch", _positive_number(int), 1, "texts of a request (default: 1)"),
-        ("seconds", _positive_number(float), 10.0, "how long to measure (default: 10)"),
-        ("picture", Path, None, "SVG file to draw the result into"),
-    ):
-        command.add_argument(f"--{name}", type=kind, default=default, help=text)
-
-
-def _positive_number(kind: Callable[[str], N]) -> Callable[[str], N]:
-    def read(text: str) -> N:
-        value = kind(text)
-        if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    return read
-
-
-def _add_store_actions(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, summary in (
-        ("list", "print the models and artifacts of the store"),
-        ("verify", "read every file and compare it with its SHA-256; exits with 1 where one differs"),
-        ("gc", "remove what nothing refers to"),
-    ):
-        action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        action.add_argument(
-            "--store",
-            type=Path,
-            default=None,
-            help=f"folder of the store (default: EMBEDSERVE_MODEL__STORE, else {DEFAULT_STORE})",
+    click.version_option(__version__, message="%(version)s")(command_line)
+    for name, summary, common, own in _COMMANDS:
+        config = click.Option(
+            ["--config"], type=click.Path(path_type=Path), help="YAML file with any setting."
         )
-        match name:
-            case "list":
-                action.add_argument("--json", action="store_true", help="print JSON instead of a table")
-            case "verify":
-                action.add_argument(
-                    "--remove",
-                    action="store_true",
-                    help="remove what is damaged, so that it is fetched again",
-                )
-            case _:
-                _add_gc_flags(action)
+        run = partial(Invocation, name)
+        command_line.add_command(SettingsCommand(name, run, summary, common, (config, *own())))
+    command_line.add_command(_build_store())
+    command_line.add_command(_build_self_test())
+    command_line.add_command(_build_completion(command_line))
+    return command_line
 
 
-def _add_gc_flags(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--keep",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="in use: a digest, an artifact's name, a commit, or a source with or without @revision; may be repeated",
-    )
-    action.add_argument(
-        "--keep-from",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="names in use as of --keep, one a line",
-    )
-    action.add_argument(
-        "--only-keep",
-        action="store_true",
-        help="keep nothing but what --keep names and what is young; else all that was fetched by name is kept too",
-    )
-    action.add_argument(
-        "--older-than",
-        type=parse_duration,
-        default="24h",
-        metavar="AGE",
-        help="remove only what nobody has fetched for so long: 90s, 30m, 24h, 7d (default: 24h)",
-    )
-    action.add_argument(
-        "--dry-run", action="store_true", help="print what would be removed, and remove nothing"
+def _build_self_test() -> click.Command:
+    return click.Command(
+        "self-test",
+        callback=lambda: Invocation("self-test", {}, {}),
+        help="Run a small random model on every engine and GPU, and say what could not be checked.",
+        short_help="Check this installation with a small random model.",
     )
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of `90s`, `30m`, `24h` or `7d`. Raises ValueError."""
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if found is None:
-        raise ValueError(text)
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+def _build_completion(command_line: click.Group) -> click.Command:
+    def show(shell: str) -> int:
+        click.echo(render_script(command_line, shell))
+        return 0
+
+    return click.Command(
+        "completion",
+        callback=show,
+        params=[click.Argument(["shell"], type=click.Choice(SHELLS))],
+        short_help="Print the script that completes commands in a shell.",
+        help="Print the script that completes commands, flags and models in a shell.\n\n"
+        "\b\n"
+        "bash: embedserve completion bash > ~/.local/share/bash-completion/completions/embedserve\n"
+        "zsh:  embedserve completion zsh > ~/.embedserve.zsh, which ~/.zshrc sources after compinit\n"
+        "fish: embedserve completion fish > ~/.config/fish/completions/embedserve.fish",
+    )
 
 
-def split_settings(arguments: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Split parsed arguments into settings by group, and the options of the command itself."""
-    settings: dict[str, dict[str, Any]] = {}
-    options: dict[str, Any] = {}
-    for name, value in arguments.items():
-        group, dot, setting = name.partition(".")
-        if dot:
-            settings.setdefault(group, {})[setting] = value
-        else:
-            options[name] = value
-    return settings, options
+def _build_store() -> click.Group:
+    store = OrderedGroup("store", help="List, check or clean the model store.")
+    for name, summary, own in (
+        ("list", "Print the models and artifacts of the store.", (_json_option(),)),
+        (
+            "verify",
+            "Read every file and compare it with its SHA-256; exits with 1 where one differs.",
+            (
+                click.Option(
+                    ["--remove"], is_flag=True, help="Remove what is damaged, so that it is fetched again."
+                ),
+            ),
+        ),
+        ("gc", "Remove what nothing refers to.", _gc_options()),
+    ):
+        folder = click.Option(
+            ["--store"],
+            type=click.Path(path_type=Path),
+            help=f"Folder of the store.  [env var: EMBEDSERVE_MODEL__STORE; default: {DEFAULT_STORE}]",
+        )
+        run = partial(_invoke_store, name)
+        store.add_command(
+            click.Command(name, callback=run, help=summary, short_help=summary, params=[folder, *own])
+        )
+    return store
+
+
+def _invoke_store(action: str, **options: Any) -> Invocation:
+    return Invocation("store", {}, {"action": action, **options})
+
+
+def _gc_options() -> Sequence[click.Parameter]:
+    return (
+        click.Option(
+            ["--keep"],
+            multiple=True,
+            metavar="NAME",
+            help="In use: a digest, an artifact's name, a commit, or a source with or without @revision; may be "
+            "repeated.",
+        ),
+        click.Option(
+            ["--keep-from"],
+            type=click.Path(path_type=Path),
+            help="File with names in use as of --keep, one a line.",
+        ),
+        click.Option(
+            ["--only-keep"],
+            is_flag=True,
+            help="Keep nothing but what --keep names and what is young; else all that was fetched by name is kept too.",
+        ),
+        click.Option(
+            ["--older-than"],
+            type=Duration(),
+            default="24h",
+            show_default=True,
+            help="Remove only what nobody has fetched for so long: 90s, 30m, 24h, 7d.",
+        ),
+        click.Option(["--dry-run"], is_flag=True, help="Print what would be removed, and remove nothing."),
+    )

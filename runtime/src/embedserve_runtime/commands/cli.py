@@ -1,16 +1,17 @@
 """The entry point of the `embedserve` command.
 
 Results go to standard output, logs and errors to standard error. Exit codes are 0, 1 (it could not be done, with the
-reason), 2 (wrong usage) and 78 (wrong settings: trying again changes nothing).
+reason), 2 (wrong usage), 78 (wrong settings: trying again changes nothing) and 130 (interrupted by Ctrl-C).
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from embedserve_runtime.commands.arguments import build_parser, split_settings
+from embedserve_runtime.commands.arguments import Invocation, parse_arguments
 from embedserve_runtime.commands.signals import exit_on_sigterm
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
@@ -22,27 +23,32 @@ from embedserve_runtime.telemetry.termination import write_termination_message
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     with exit_on_sigterm():
-        return _run(argv)
+        parsed = parse_arguments(argv)
+        if isinstance(parsed, int):
+            return parsed
+        try:
+            return _run(parsed)
+        except KeyboardInterrupt:
+            print("embedserve: interrupted", file=sys.stderr)
+            return 128 + signal.SIGINT
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    arguments = vars(build_parser().parse_args(argv))
-    command = arguments.pop("command")
-    if command == "store":
-        return _run_store(arguments)
-    if command == "self-test":
-        from embedserve_runtime.commands import self_test
+def _run(invocation: Invocation) -> int:
+    match invocation.command:
+        case "store":
+            return _run_store(invocation.options)
+        case "self-test":
+            from embedserve_runtime.commands import self_test
 
-        return self_test.run(sys.stdout)
-    settings, options = split_settings(arguments)
+            return self_test.run(sys.stdout)
     termination_log = RuntimeConfig.model_fields["termination_log"].default
     redactor = build_redactor(())
     try:
-        config = load_config(options["config"], settings)
+        config = load_config(invocation.options["config"], invocation.settings)
         termination_log = config.termination_log
         redactor = build_redactor(config.secrets)
         configure_logs(config.log_level, redactor, config.log_format)
-        return _run_configured(command, config, options)
+        return _run_configured(invocation.command, config, invocation.options)
     except EmbedserveError as error:
         write_termination_message(termination_log, error, redactor)
         print(redactor.redact(f"embedserve: {error.reason}: {error.message}"), file=sys.stderr)

@@ -9,14 +9,16 @@ environment variables.
     server   server, batching, telemetry
     engine   engine, conversion
     secrets  how secrets are validated
+    catalog  lists all settings with their flags and variables
     problems describes what is wrong with a file or a setting
     loader   reads all groups from their sources
 """
 
 from __future__ import annotations
 
+from embedserve_runtime.config.catalog import Setting
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings, ParitySettings
-from embedserve_runtime.config.loader import LogFormat, RuntimeConfig, load_config
+from embedserve_runtime.config.loader import LogFormat, RuntimeConfig, list_runtime_settings, load_config
 from embedserve_runtime.config.model import ModelSettings, StoreLocation
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 
@@ -29,7 +31,9 @@ __all__ = [
     "ParitySettings",
     "RuntimeConfig",
     "ServerSettings",
+    "Setting",
     "StoreLocation",
     "TelemetrySettings",
+    "list_runtime_settings",
     "load_config",
 ]

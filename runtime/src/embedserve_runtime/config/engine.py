@@ -16,15 +16,15 @@ class EngineSettings(SettingsGroup):
 
     kind: Literal["auto", "onnx", "torch", "static"] = Field(
         default="auto",
-        description="`auto` takes onnx where it can run the model, else torch if that is installed; static for "
-        "tables of token vectors, which neither of the two runs.",
+        description="What runs the model. `auto` takes onnx where it can run the model, else torch if that is "
+        "installed; static for tables of token vectors, which neither of the two runs.",
     )
     precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = Field(
         default="auto",
-        description="Of weights and products. `auto`: on a CPU the fastest published variant of a converted artifact, "
-        "float32 without one; 16 bit on a GPU. onnx runs float32, and what an artifact has published; float32 and a "
-        "warning where it lacks the one asked for. fp8 and int8 on a GPU: products in 8 bit, if the vectors stay close "
-        "enough to those in 16 bit.",
+        description="Precision of weights and products. `auto`: on a CPU the fastest published variant of a converted "
+        "artifact, float32 without one; 16 bit on a GPU. onnx runs float32, and what an artifact has published; "
+        "float32 and a warning where it lacks the one asked for. fp8 and int8 on a GPU: products in 8 bit, if the "
+        "vectors stay close enough to those in 16 bit.",
     )
     min_cosine: ParityFloor = Field(
         default=0.999,
@@ -33,7 +33,7 @@ class EngineSettings(SettingsGroup):
     )
     attention: Literal["auto", "fused", "flash", "varlen", "grouped"] = Field(
         default="auto",
-        description="Attention of the torch engine; `auto` takes the fastest that can run the model. flash: "
+        description="Attention of the torch engine. `auto` takes the fastest that can run the model. flash: "
         "flash-attn-4 (extra `flash`) for every batch; with `auto` and `fused`'s encoder it takes long texts where a "
         "timing at start shows that it is faster.",
     )
@@ -42,7 +42,7 @@ class EngineSettings(SettingsGroup):
         description="GPUs, each with an engine of its own behind one queue; `auto` takes all that the process sees.",
     )
     threads: PositiveInt | None = Field(
-        default=None, description="Compute threads; None takes the container's CPU quota, rounded up."
+        default=None, description="Compute threads; by default the container's CPU quota, rounded up."
     )
     one_node: bool = Field(
         default=True,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from embedserve_runtime.config.catalog import ENVIRONMENT_PREFIX, NESTED_DELIMITER, Setting, list_settings
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings
 from embedserve_runtime.config.model import ModelSettings
 from embedserve_runtime.config.problems import FieldPath, describe_problems, describe_yaml_position
@@ -36,8 +38,8 @@ class RuntimeConfig(BaseSettings):
         frozen=True,
         # `load_config` builds the validator for a class of its own.
         defer_build=True,
-        env_prefix="EMBEDSERVE_",
-        env_nested_delimiter="__",
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=NESTED_DELIMITER,
         nested_model_default_partial_update=True,
     )
 
@@ -52,8 +54,8 @@ class RuntimeConfig(BaseSettings):
     )
     log_format: LogFormat = Field(
         default="auto",
-        description="`text`: readable lines, coloured on a terminal. `json`: an object a line. `auto`: text on a "
-        "terminal, json elsewhere.",
+        description="How log lines are written. `text`: readable lines, coloured on a terminal. `json`: an object a "
+        "line. `auto`: text on a terminal, json elsewhere.",
     )
     termination_log: Path = Field(
         default=Path("/dev/termination-log"),
@@ -66,11 +68,18 @@ class RuntimeConfig(BaseSettings):
         return (self.model.token, *self.server.api_keys)
 
 
+@cache
+def list_runtime_settings() -> Sequence[Setting]:
+    """Return all settings, in the order of their groups."""
+    return tuple(list_settings(RuntimeConfig))
+
+
 def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> RuntimeConfig:
     """Read the configuration; `flags` is a nested mapping that wins over environment and file.
 
-    Raises ConfigError with every problem and its field path.
+    Raises ConfigError with every problem, its field path, and the flag or the variable that the value comes from.
     """
+    flags = flags or {}
 
     class Loader(RuntimeConfig):
         @classmethod
@@ -84,12 +93,13 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=content)
 
-    content = _read_file(file) if file else {}
+    # The group is there in any case: its own validator says that no model is named, and how to name one.
+    content = {"model": {}} | (_read_file(file) if file else {})
     try:
-        loaded = Loader(**dict(flags or {}))
+        loaded = Loader(**flags)
     except (ValidationError, SettingsError) as error:
         raise ConfigError(
-            f"configuration{f' {file}' if file else ''}: {_describe_problems(error)}"
+            f"configuration{f' {file}' if file else ''}: {_describe_problems(error, flags)}"
         ) from error
     values = {name: getattr(loaded, name) for name in RuntimeConfig.model_fields}
     if file is not None and loaded.server.operator_keys_file is None:
@@ -120,13 +130,32 @@ def _read_file(file: Path) -> dict[str, Any]:
     return content
 
 
-def _describe_problems(error: ValidationError | SettingsError) -> str:
-    return str(error) if isinstance(error, SettingsError) else describe_problems(error, _describe_path)
+def _describe_problems(error: ValidationError | SettingsError, flags: Mapping[str, Any]) -> str:
+    if isinstance(error, SettingsError):
+        return str(error)
+    return describe_problems(error, lambda path: _describe_path(path, flags))
 
 
-def _describe_path(path: FieldPath) -> str:
-    """Describe a setting by its path, and by the environment variable that sets it, if any."""
+def _describe_path(path: FieldPath, flags: Mapping[str, Any]) -> str:
+    """Describe a setting by its path, and by the flag or else the environment variable that sets it, if any."""
     parts = [str(part) for part in path]
-    variables = ("EMBEDSERVE_" + "__".join(parts[:end]).upper() for end in range(len(parts), 0, -1))
-    variable = next((name for name in variables if name in os.environ), None)
-    return (".".join(parts) or "settings") + (f" (set by {variable})" if variable is not None else "")
+    origin = _find_flag(parts, flags) or _find_variable(parts)
+    return (".".join(parts) or "settings") + (f" (set by {origin})" if origin is not None else "")
+
+
+def _find_flag(path: Sequence[str], flags: Mapping[str, Any]) -> str | None:
+    """Return the flag that sets the value at `path`, or the list or mapping that it is in."""
+    for setting in list_runtime_settings():
+        if setting.path == tuple(path[: len(setting.path)]):
+            value: Any = flags
+            for name in setting.path:
+                value = value.get(name) if isinstance(value, Mapping) else None
+            return None if value is None else setting.flag
+    return None
+
+
+def _find_variable(path: Sequence[str]) -> str | None:
+    variables = (
+        ENVIRONMENT_PREFIX + NESTED_DELIMITER.join(path[:end]).upper() for end in range(len(path), 0, -1)
+    )
+    return next((name for name in variables if name in os.environ), None)

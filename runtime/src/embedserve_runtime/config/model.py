@@ -50,7 +50,7 @@ class ModelSettings(SettingsGroup):
     s3_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="Base URL of an S3-compatible server; None takes AWS_ENDPOINT_URL, else AWS itself. Keys come from "
+        description="Base URL of an S3-compatible server; by default AWS_ENDPOINT_URL, else AWS itself. Keys come from "
         "AWS_ACCESS_KEY_ID and its companions, or from the pod's role.",
     )
     store: Path = Field(default=DEFAULT_STORE, description="Folder of the content-addressed model store.")
@@ -72,12 +72,13 @@ class ModelSettings(SettingsGroup):
         default=(), description="What the model must give; one that gives less is not started."
     )
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = Field(
-        default="auto", description="`auto` takes what the model folder says."
+        default="auto",
+        description="How the vectors of tokens become one vector. `auto` takes what the model folder says.",
     )
     onnx_file: str | None = Field(
         default=None,
         description="ONNX file of the repository that is run in the place of its safetensors weights, by its path in "
-        "the repository; None takes one only where no family fits.",
+        "the repository. By default one is taken only where no family fits.",
     )
     export_elsewhere: bool = Field(
         default=False,
@@ -86,17 +87,17 @@ class ModelSettings(SettingsGroup):
     )
     max_length: PositiveInt | None = Field(
         default=None,
-        description="Tokens an input may have, special tokens included; None takes the model's own.",
+        description="Tokens an input may have, special tokens included; by default the model's own limit.",
     )
     dimensions: PositiveInt | None = Field(
-        default=None, description="Matryoshka cut of every dense vector; None keeps all dimensions."
+        default=None, description="Matryoshka cut of every dense vector; by default all dimensions are kept."
     )
     prompts: dict[str, str] = Field(
         default_factory=dict, description="Prompts by name, added to the model's own; the same name replaces."
     )
     default_prompt: str | None = Field(
         default=None,
-        description="Name of the prompt used when a request names none; None takes the model's own.",
+        description="Name of the prompt used when a request names none; by default the model's own.",
     )
 
     adapters: tuple[str, ...] = Field(
@@ -110,7 +111,10 @@ class ModelSettings(SettingsGroup):
     @model_validator(mode="after")
     def _source_is_given(self) -> ModelSettings:
         if not self.source:
-            raise ValueError("model.source is missing: give a model folder or a Hub repository")
+            raise ValueError(
+                "model.source is missing: give a model folder or a Hub repository, on the command line, in the file of "
+                "settings or by EMBEDSERVE_MODEL__SOURCE"
+            )
         return self
 
     @model_validator(mode="after")

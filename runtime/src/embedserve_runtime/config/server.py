@@ -31,35 +31,35 @@ class ServerSettings(SettingsGroup):
     port: Port = Field(default=8080, description="Serving port; 0 takes a free one and logs it.")
     management_port: Port | None = Field(
         default=None,
-        description="Own port for probes and metrics; None serves them on the serving port only.",
+        description="Own port for probes and metrics; by default they are on the serving port only.",
     )
     pinned_port: Port | None = Field(
         default=None,
         description="Second serving port, for those who ask for this model's vector space by its own name: never "
-        "passed on; None leaves it off.",
+        "passed on. By default there is none.",
     )
     space_url: str | None = Field(
         default=None,
         pattern=r"^http://[^/{}]*\{space8\}[^/{}]*$",
         description="Base URL of a vector space's own name, with {space8} for the first 8 digits of its identity. "
         "Requests on the serving port are passed there once the management port is told that the service's name "
-        "stands for another space. None passes none on.",
+        "stands for another space. By default none is passed on.",
     )
     grpc_port: Port | None = Field(
-        default=None, description="Port for gRPC; None leaves it off, 0 takes a free one and logs it."
+        default=None, description="Port for gRPC; 0 takes a free one and logs it. By default there is none."
     )
     pinned_grpc_port: Port | None = Field(
         default=None,
-        description="Second port for gRPC, as `pinned_port` is for HTTP; None leaves it off. Needs `grpc_port`.",
+        description="Second port for gRPC, as `pinned_port` is for HTTP. By default there is none. Needs `grpc_port`.",
     )
     space_grpc: str | None = Field(
         default=None,
         pattern=r"^[^/{}]*\{space8\}[^/{}]*$",
-        description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. None passes no "
-        "call on.",
+        description="Host and port for gRPC of a vector space's own name, as `space_url` is for HTTP. By default no "
+        "call is passed on.",
     )
     served_model_name: str | None = Field(
-        default=None, description="Name in answers and `/info`; None takes model.source."
+        default=None, description="The model's name in answers and `/info`; by default model.source."
     )
     api_keys: Annotated[tuple[HeaderSecret, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
         default=(),
@@ -73,14 +73,14 @@ class ServerSettings(SettingsGroup):
     )
     api_keys_file: Path | None = Field(
         default=None,
-        description="File with further such keys, separated by commas or blanks, or a document with a name, routes, an "
-        "end and rates for each (docs/clients.md); it is read again when it changes.",
+        description="File with further API keys. They are separated by commas or blanks, or the file is a document "
+        "with a name, routes, an end and rates for each (docs/clients.md); it is read again when it changes.",
     )
     operator_keys_file: Path | None = Field(
         default=None,
         description="File with the public keys (a JSON Web Key Set) of the operator that may call `PUT /current` and "
         "`GET /selfcheck` on the management port; it is read again when it changes. Without the file, whoever reaches "
-        "the port may call. None: `operator-keys.json` beside the configuration file.",
+        "the port may call. By default `operator-keys.json` beside the configuration file.",
     )
     client_header: str | None = Field(
         default=None,
@@ -113,12 +113,12 @@ class ServerSettings(SettingsGroup):
     cors_origins: tuple[str, ...] = Field(
         default=(),
         description="Origins whose pages may call this server from a browser, such as https://app.example; `*` for "
-        "all. None: no browser of another origin may.",
+        "all. By default no browser of another origin may.",
     )
     compress_from_bytes: PositiveInt | None = Field(
         default=None,
-        description="Answers of so many bytes and more are packed with gzip where the client takes that. None: never, "
-        "since packing vectors takes longer than sending them but over slow lines.",
+        description="Answers of so many bytes and more are packed with gzip where the client takes that. By default "
+        "never, since packing vectors takes longer than sending them but over slow lines.",
     )
     endpoint_drain_seconds: float = Field(
         default=5.0,
@@ -149,7 +149,8 @@ class BatchingSettings(SettingsGroup):
     )
     max_queue_inputs: PositiveInt = Field(default=20_000, description="Inputs that may wait; beyond it 429.")
     max_client_batch_size: PositiveInt | None = Field(
-        default=None, description="Inputs one request may carry; None leaves only the byte and queue bounds."
+        default=None,
+        description="Inputs one request may carry; by default only the bounds of bytes and of the queue hold.",
     )
     max_hidden_bytes: PositiveInt = Field(
         default=64 * 2**20,
@@ -175,8 +176,8 @@ class TelemetrySettings(SettingsGroup):
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="Base URL of an OTLP/HTTP collector for traces. None: the standard OTEL_EXPORTER_OTLP_ENDPOINT "
-        "or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT decides; without either there are no traces.",
+        description="Base URL of an OTLP/HTTP collector for traces. By default the standard "
+        "OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT decides; without either there are none.",
     )
 
     @property
