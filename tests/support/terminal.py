@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LINES, COLUMNS = 40, 100
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,11 @@ class TerminalRun:
 
     code: int
     text: str
+
+    @property
+    def plain(self) -> str:
+        """The text without colours and movements of the cursor."""
+        return _CONTROL.sub("", self.text)
 
 
 def run_in_terminal(command: Sequence[str], environment: Mapping[str, str] | None = None) -> TerminalRun:

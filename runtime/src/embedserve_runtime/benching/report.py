@@ -6,8 +6,8 @@ from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_char
 from embedserve_runtime.benching.bench import BenchReport
 
 
-def format_table(report: BenchReport) -> str:
-    """Format the report as lines of a name and a value; the last one is the suggestion."""
+def list_rows(report: BenchReport) -> list[tuple[str, str]]:
+    """List the report as names and values; the last one is the suggestion."""
     best = report.suggestion
     rows = [
         ("model", f"{report.model}, engine {report.engine}"),
@@ -38,6 +38,12 @@ def format_table(report: BenchReport) -> str:
             f"engine.threads {best.threads}, engine.precision {best.precision}",
         ),
     ]
+    return rows
+
+
+def format_table(report: BenchReport) -> str:
+    """Format the report as lines of a name and a value."""
+    rows = list_rows(report)
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 

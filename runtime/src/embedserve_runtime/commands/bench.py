@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from embedserve_runtime.benching.bench import BenchOptions, BenchReport, run_benchmark
-from embedserve_runtime.benching.report import format_table, render_chart
+from embedserve_runtime.benching.report import format_table, list_rows, render_chart
+from embedserve_runtime.commands.tables import build_fact_table, print_table
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import ConfigError
 
@@ -21,7 +23,11 @@ def run(config: RuntimeConfig, options: Mapping[str, Any], out: TextIO) -> int:
     """
     bench_options = BenchOptions(options["texts"], options["clients"], options["batch"], options["seconds"])
     report = run_benchmark(config, bench_options)
-    out.write((json.dumps(asdict(report), indent=2) if options["json"] else format_table(report)) + "\n")
+    if options["json"]:
+        out.write(json.dumps(asdict(report), indent=2) + "\n")
+    else:
+        rows = [(name, [value]) for name, value in list_rows(report)]
+        print_table(out, format_table(report) + "\n", partial(build_fact_table, rows))
     if options["picture"] is not None:
         _write_chart(options["picture"], report)
     return 0

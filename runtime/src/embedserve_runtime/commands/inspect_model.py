@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from embedserve_runtime.commands.tables import FactRow, build_fact_table, print_table
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.errors import UnsupportedArchitecture
@@ -32,7 +34,11 @@ def run(config: RuntimeConfig, out: TextIO, *, as_json: bool) -> int:
     """Print the description of the model; return the exit code. Raises EmbedserveError."""
     located = open_model(config.model)
     facts = describe_model(read_card(located.folder, located.revision, config.model), located, config)
-    out.write((json.dumps(facts, indent=2, ensure_ascii=False) if as_json else format_table(facts)) + "\n")
+    if as_json:
+        out.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+    else:
+        rows = [(name, lines or ["none"]) for name, lines in _list_rows(facts)]
+        print_table(out, _format_lines(rows) + "\n", partial(build_fact_table, rows))
     return 0
 
 
@@ -180,11 +186,10 @@ def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
     return None if stored is None else stored[0].name
 
 
-def format_table(facts: Mapping[str, Any]) -> str:
+def _format_lines(rows: Sequence[FactRow]) -> str:
     """Format the description of a model as lines of two columns."""
     lines: list[str] = []
-    for name, values in _list_rows(facts):
-        head, *rest = values or ["none"]
+    for name, (head, *rest) in rows:
         lines.append(f"{name:<14} {head}")
         lines += [f"{'':<14} {line}" for line in rest]
     return "\n".join(lines)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from embedserve_runtime.commands.tables import build_column_table, print_table
 from embedserve_runtime.config import StoreLocation
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.store.checking import find_damage, remove_damaged
@@ -55,10 +57,25 @@ def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
     if as_json:
         out.write(json.dumps(rows, indent=2) + "\n")
         return 0
-    for row in rows:
-        names = ", ".join(row["names"]) or row["madeFrom"] or "-"
-        out.write(f"{row['kind']:9}  {row['name'][:12]}  {row['sizeBytes'] / 1e6:10.1f} MB  {names}\n")
+    lines = [
+        (
+            row["kind"],
+            row["name"][:12],
+            f"{row['sizeBytes'] / 1e6:.1f}",
+            _name_row(row),
+            row["licence"] or "-",
+        )
+        for row in rows
+    ]
+    plain = "".join(f"{kind:9}  {name}  {size:>10} MB  {names}\n" for kind, name, size, names, _ in lines)
+    heads = ("Kind", "Name", "MB", "Made from", "Licence")
+    print_table(out, plain, partial(build_column_table, heads, lines, ("MB",)))
     return 0
+
+
+def _name_row(row: Mapping[str, Any]) -> str:
+    """Return the names that a folder of the store is known by, or what it was made from."""
+    return ", ".join(row["names"]) or row["madeFrom"] or "-"
 
 
 def _check_exists(root: Path) -> None:
