@@ -170,6 +170,21 @@ def test_what_comes_with_the_new_model_is_not_done_to_the_old_one() -> None:
     assert (read["model"]["source"], read["batching"]["max_client_batch_size"]) == (REPO, 8)
 
 
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [({"replicas": 2}, 2), ({"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}, 1), ({"replicas": 0}, 0)],
+    ids=str,
+)
+def test_a_model_without_pods_comes_back_where_the_edit_that_brings_another_model_asks_for_pods(
+    change: dict[str, Any], want: int
+) -> None:
+    stopped = with_pods(serving(replicas=0), 0)
+    changed = stopped.changed(asked(**change)).applied()
+    assert changed.service_revision() == stopped.revision(hub_spec(REPO))
+    assert deployment(changed, old_name(changed))["spec"]["replicas"] == want
+    assert changed.conditions()["Ready"].status == ("True" if want == 0 else "False")
+
+
 def test_taking_the_change_back_leaves_what_serves_as_the_manifest_says() -> None:
     served = serving()
     back = held(served, replicas=2).changed(hub_spec()).applied().applied()

@@ -17,7 +17,7 @@ from embedserve_operator.api.base import describe_problems
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import canonical
 from embedserve_operator.kube.views.base import Text, View
-from embedserve_operator.manifests.deployment import format_settings
+from embedserve_operator.manifests.deployment import fixed_replicas, format_settings
 from embedserve_operator.manifests.metadata import IMMEDIATE_FIELDS
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.state.workloads import DeploymentState
@@ -63,6 +63,9 @@ def build_served_spec(
     }
     if "autoscaling" in settings:
         settings["replicas"] = 1
+    elif settings.get("replicas") == 0 and fixed_replicas(spec) != 0:
+        # It was stopped, and pods should run again: until the new model is complete nothing else can serve.
+        settings["replicas"] = max(1, spec.replicas)
     joined = join_declaration(deployment, settings)
     if isinstance(joined, str):
         return None
