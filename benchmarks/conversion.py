@@ -30,7 +30,7 @@ from benchmarks.packing import log_uniform, random_batch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.features import detect_instruction_set
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model import families
 from embedserve_runtime.model.folder import read_folder
@@ -140,7 +140,7 @@ def rates(store: Path, rounds: int) -> Mapping[str, Any]:
             for precision, runner in runners.items():
                 start, cpu = time.perf_counter(), time.process_time()
                 for _ in range(repeats):
-                    runner.run(batch, Output.DENSE)
+                    runner.run(batch, OutputKind.DENSE)
                 took = time.perf_counter() - start, time.process_time() - cpu
                 if round_number:
                     found[precision].append(took)

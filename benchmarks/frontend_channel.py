@@ -18,7 +18,7 @@ import numpy as np
 import uvloop
 
 from embedserve_runtime.forward.batch import FlatTokens
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
@@ -69,7 +69,7 @@ class Answering:
 
     def __init__(self, counted: Counted) -> None:
         rows = np.random.default_rng(1).standard_normal((2 * TEXTS, DIMENSIONS), dtype=np.float32)
-        self._completed = CompletedRequest(Results(rows[TEXTS:]), 0.0, 0.0)
+        self._completed = CompletedRequest(ModelOutput(rows[TEXTS:]), 0.0, 0.0)
         self._counted = counted
 
     def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
@@ -142,7 +142,7 @@ async def channel_front_end(address: str) -> None:
         assert isinstance(outcome, CompletedRequest)
 
     ids = np.arange(TEXTS * TOKENS, dtype=np.int32)
-    request = BatchRequest(FlatTokens.build(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), Output.DENSE)
+    request = BatchRequest(FlatTokens.build(ids, np.full(TEXTS, TOKENS, dtype=np.int32)), OutputKind.DENSE)
     channel = FrontEndChannel(address, IDENTITY, receive, sys.exit)
     dispatcher = RemoteDispatcher(channel, LIMITS)
     await paced(lambda: cast(None, dispatcher.start(request, time.perf_counter() + 60, settle)))

@@ -37,7 +37,7 @@ from benchmarks.packing import log_uniform, random_batch
 from benchmarks.roofline import draw
 from embedserve_runtime.engines.torch.engine import DEFAULT_OPTIONS, ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit
-from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
+from embedserve_runtime.engines.torch.graphs import DeviceOutput, OutputLevel
 from embedserve_runtime.engines.torch.heads import PooledHead
 from embedserve_runtime.engines.torch.host_transfer import PendingArray
 from embedserve_runtime.forward.arrays import FloatArray
@@ -140,13 +140,13 @@ class Loaded:
         self.description = self._engine.description
 
     def submit(self, batch: PackedBatch) -> list[PendingArray]:
-        return self._engine.run(batch, _land, forward_output=ForwardOutput.ROWS)
+        return self._engine.run(batch, _land, forward_output=OutputLevel.ROWS)
 
     def run(self, batch: PackedBatch) -> FloatArray:
         return np.concatenate([part.wait() for part in self.submit(batch)])
 
 
-def _land(done: Forward, _: PackedBatch) -> PendingArray:
+def _land(done: DeviceOutput, _: PackedBatch) -> PendingArray:
     return done.start_copy()
 
 

@@ -32,7 +32,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.cosines import compute_cosines
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads import dense
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model import families
@@ -91,7 +91,7 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
             (card, False, model.encode_document(TEXTS)),
         ):
             batch = PackedBatch.pack(tokens_of(card, TEXTS, "query" if query else "document", query=query))
-            rows = runner.run(batch, Output.DENSE).dense
+            rows = runner.run(batch, OutputKind.DENSE).dense
             assert rows is not None  # they were asked for
             found.append(float(compute_cosines(finished(way, rows), want).min()))
     return {f"asymmetric, {name}": min(found)}
@@ -100,7 +100,7 @@ def of_routes(name: str, dtype: torch.dtype) -> Cosines:
 def of_heads(model: str, dtype: torch.dtype) -> Cosines:
     """Each output of the two models against the same on the CPU in float32."""
     with TemporaryDirectory() as folder_name:
-        folder, outputs, settings = splade_folder(), Output.SPARSE, {"task": "sparse"}
+        folder, outputs, settings = splade_folder(), OutputKind.SPARSE, {"task": "sparse"}
         if model != "SPLADE":
             folder, outputs, settings = Path(folder_name), ALL, {}
             save_like_bge_m3(folder, Size(layers=4, width=192, heads=3))
@@ -111,9 +111,9 @@ def of_heads(model: str, dtype: torch.dtype) -> Cosines:
     return {f"{model}, {name}": float(compute_cosines(got[name], rows).min()) for name, rows in want.items()}
 
 
-def _rows(runner: Runner, batch: PackedBatch, outputs: Output) -> dict[str, FloatArray]:
+def _rows(runner: Runner, batch: PackedBatch, outputs: OutputKind) -> dict[str, FloatArray]:
     """Every output as rows, sparse vectors with all their zeros."""
-    results: Results = runner.run(batch, outputs)
+    results: ModelOutput = runner.run(batch, outputs)
     rows: dict[str, FloatArray] = {}
     if results.dense is not None:
         rows["dense"] = results.dense

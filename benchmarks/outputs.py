@@ -32,7 +32,7 @@ from benchmarks.taken import Taken, median_of, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, InFlightBatch
@@ -41,9 +41,9 @@ from tests.support.models import splade_folder
 from tests.support.texts import parity_texts
 from tests.support.tiny_tokenizers import xlm_roberta_tokenizer
 
-BOTH = Output.DENSE | Output.SPARSE
-ALL = BOTH | Output.MULTI_VECTOR
-NAMES = {Output.DENSE: "dense", BOTH: "dense, sparse", ALL: "dense, sparse, multi-vector"}
+BOTH = OutputKind.DENSE | OutputKind.SPARSE
+ALL = BOTH | OutputKind.MULTI_VECTOR
+NAMES = {OutputKind.DENSE: "dense", BOTH: "dense, sparse", ALL: "dense, sparse, multi-vector"}
 VOCABULARY = 2000
 BATCHES = 8
 
@@ -112,7 +112,7 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
     several = [one for one in NAMES if one in runner.card.outputs]
     passes = [one for one in ALL if one in runner.card.outputs]
 
-    def one_forward(outputs: Output) -> Callable[[], None]:
+    def one_forward(outputs: OutputKind) -> Callable[[], None]:
         return lambda: through(runner, [(batch, outputs)])
 
     return {
@@ -121,7 +121,7 @@ def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable
     }
 
 
-def through(runner: Runner, work: Sequence[tuple[PackedBatch, Output]]) -> None:
+def through(runner: Runner, work: Sequence[tuple[PackedBatch, OutputKind]]) -> None:
     """All of it, as the server does: on an engine that overlaps eight times, with as many under way as it takes."""
     if not isinstance(runner, AsyncBatchRunner):
         for batch, outputs in work:
@@ -149,7 +149,7 @@ def of_splade(hardware: Hardware, texts: int) -> Mapping[str, Callable[[], objec
     def ours() -> None:
         ids = sorted(tokenizer.encode(given, "", TruncationRules(truncate=True)), key=len, reverse=True)
         for start in range(0, len(ids), 32):
-            runner.run(PackedBatch.pack(ids[start : start + 32]), Output.SPARSE)
+            runner.run(PackedBatch.pack(ids[start : start + 32]), OutputKind.SPARSE)
 
     def theirs() -> None:
         oracle.encode(given, batch_size=32)

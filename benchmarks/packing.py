@@ -24,7 +24,7 @@ from embedserve_runtime.benching.matrix_products import build_products, count_fl
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from tests.support.models import minilm_folder
 
@@ -82,10 +82,10 @@ def main() -> None:
     for _ in range(arguments.rounds):
         peaks.append(product_flops / seconds(work))
         for name, batch in batches.items():
-            rates[name].append(batch.tokens / seconds(partial(runner.run, batch, Output.DENSE)))
+            rates[name].append(batch.tokens / seconds(partial(runner.run, batch, OutputKind.DENSE)))
         for name, batch in padded.items():
             real = int(CASES[name].sum())
-            rates[f"{name}, padded"].append(real / seconds(partial(runner.run, batch, Output.DENSE)))
+            rates[f"{name}, padded"].append(real / seconds(partial(runner.run, batch, OutputKind.DENSE)))
 
     print(
         f"threads {arguments.threads}, rounds {arguments.rounds}, matrix products {median(peaks) / 1e9:.0f} GFLOP/s"

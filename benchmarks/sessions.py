@@ -24,7 +24,7 @@ from benchmarks.taken import Taken, taken
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder
@@ -56,7 +56,7 @@ def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Taken:
 
     def work(runner: Runner) -> None:
         for batch in waiting:
-            runner.run(batch, Output.DENSE)
+            runner.run(batch, OutputKind.DENSE)
 
     def all_at_once() -> None:
         if len(runners) == 1:

@@ -37,7 +37,7 @@ from embedserve_runtime.benching.texts import read_texts
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -63,7 +63,7 @@ class Ours:
         made = []
         for start in range(0, len(texts), BATCH):
             ids = self._tokenizer.encode(texts[start : start + BATCH], "", CUT)
-            dense = self._runner.run(PackedBatch.pack(ids), Output.DENSE).dense
+            dense = self._runner.run(PackedBatch.pack(ids), OutputKind.DENSE).dense
             assert dense is not None, "asked for"
             made.append(normalize(dense) if self._runner.card.pipeline.normalize else dense)
         return np.concatenate(made)

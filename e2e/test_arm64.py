@@ -19,7 +19,7 @@ from embedserve_runtime.benching.texts import build_mix
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -68,7 +68,7 @@ def test_one_manifest_names_an_image_for_each_architecture(loader: ImageLoader, 
 def own_vectors() -> FloatArray:
     runner = load_runner(load_config(flags={"model": {"source": str(minilm_folder())}}))
     tokens = TextTokenizer.from_card(runner.card).encode(TEXTS, "", TruncationRules(truncate=True))
-    dense = runner.run(PackedBatch.pack(tokens), Output.DENSE).dense
+    dense = runner.run(PackedBatch.pack(tokens), OutputKind.DENSE).dense
     assert dense is not None, "asked for"
     return normalize(dense)
 

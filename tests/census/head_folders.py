@@ -26,7 +26,7 @@ from transformers import (
 
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead, Task
 from embedserve_runtime.runners.base import Runner
@@ -267,7 +267,7 @@ def _measure_sparse(twin: Path, asymmetric: bool) -> Callable[[Runner], float]:
 
 
 def _run_sparse(runner: Runner, batch: list[TokenSequence], columns: int) -> FloatArray:
-    found = runner.run(PackedBatch.pack(batch), Output.SPARSE).sparse
+    found = runner.run(PackedBatch.pack(batch), OutputKind.SPARSE).sparse
     assert found is not None
     return rows(list(found), columns)
 
@@ -308,7 +308,7 @@ def _compare_multi_vectors(folder: Path) -> Measure:
         card = runner.card
         way = InputEncoders.for_model(card, TextTokenizer.from_card(card)).documents
         ids = way.encode(TEXTS, resolve_prompt(card, EmbedQuery(TEXTS, role="document")), CUT)
-        found = runner.run(PackedBatch.pack(ids), Output.MULTI_VECTOR).multi_vectors
+        found = runner.run(PackedBatch.pack(ids), OutputKind.MULTI_VECTOR).multi_vectors
         assert found is not None
         return max(greatest(one - other) for one, other in zip(found, want, strict=True))
 
@@ -371,7 +371,7 @@ def build_several(kind: Kind, folder: Path) -> Built:
     def measure(runner: Runner) -> float:
         texts = ("ba de ba ba fi", "ku", "pai xyz pai nou <mask>")
         ids = [model.ids(text) for text in texts]
-        found = runner.run(PackedBatch.pack(ids), Output.DENSE)
+        found = runner.run(PackedBatch.pack(ids), OutputKind.DENSE)
         assert found.dense is not None
         dense = found.dense / np.linalg.norm(found.dense, axis=1, keepdims=True)
         return greatest(dense - np.stack([model.reference(one)[0] for one in ids]))
@@ -390,7 +390,7 @@ def build_static(kind: Kind, folder: Path) -> Built:
         want, loader = lambda: model.encode(texts), "sentence-transformers"
 
     def measure(runner: Runner) -> float:
-        found = runner.run(PackedBatch.pack(tokens_of(runner.card, texts)), Output.DENSE).dense
+        found = runner.run(PackedBatch.pack(tokens_of(runner.card, texts)), OutputKind.DENSE).dense
         assert found is not None
         vectors = found
         if runner.card.pipeline.normalize:

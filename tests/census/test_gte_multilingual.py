@@ -14,7 +14,7 @@ import torch
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
@@ -108,7 +108,9 @@ def test_dense_and_sparse_of_one_forward_equal_transformers(built: Built, texts:
         dense: list[FloatArray] = []
         sparse: list[SparseVector] = []
         for start in range(0, len(tokens), 50):
-            made = runner.run(PackedBatch.pack(tokens[start : start + 50]), Output.DENSE | Output.SPARSE)
+            made = runner.run(
+                PackedBatch.pack(tokens[start : start + 50]), OutputKind.DENSE | OutputKind.SPARSE
+            )
             assert made.dense is not None
             assert made.sparse is not None
             dense.append(normalize(np.ascontiguousarray(made.dense[:, :DIMENSION])))

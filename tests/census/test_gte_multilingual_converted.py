@@ -16,7 +16,7 @@ from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.conversion.benchmark import Benchmark, tokenize_corpus
 from embedserve_runtime.conversion.converting import convert
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
@@ -29,7 +29,7 @@ from tests.runtime.pipelines.folders import CUT
 from tests.support.distorted_runners import DistortedRunner
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
-BOTH = Output.DENSE | Output.SPARSE
+BOTH = OutputKind.DENSE | OutputKind.SPARSE
 OUTPUTS = ["logits", "last_hidden_state"]
 TEXTS = ["the river", "naïve Straße вода the the river", "北京 本 the", "42 unknown☃ the quantum river"]
 
@@ -116,7 +116,7 @@ class LargerWeights(DistortedRunner):
 
     factor: float
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         made = self.exact.run(batch, outputs)
         assert made.sparse is not None
         factors = [np.where(one.indices % 2, np.float32(self.factor), np.float32(1)) for one in made.sparse]
@@ -124,7 +124,7 @@ class LargerWeights(DistortedRunner):
             SparseVector(one.indices, one.values * factor)
             for one, factor in zip(made.sparse, factors, strict=True)
         ]
-        return Results(dense=made.dense, sparse=larger)
+        return ModelOutput(dense=made.dense, sparse=larger)
 
 
 def test_the_gate_compares_token_weights_and_the_order_of_scores(built: Built, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.sparse import to_sparse_vector
 from embedserve_runtime.model.card import ModelCard
 from tests.support.tiny_models import DIMENSIONS, VOCABULARY, build_card
@@ -47,14 +47,16 @@ class TinyRunner:
     memory: MemoryStatus = field(default_factory=MemoryStatus)
     recomputed: int = 0
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         alone = PackedBatch(batch.token_ids, np.arange(batch.tokens + 1, dtype=np.int32))
         rows = self.rows(batch)
-        return Results(
-            dense=rows if Output.DENSE in outputs else None,
-            logits=rows if Output.LOGITS in outputs else None,
-            sparse=[*map(to_sparse_vector, rows)] if Output.SPARSE in outputs else None,
-            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1]) if Output.HIDDEN in outputs else None,
+        return ModelOutput(
+            dense=rows if OutputKind.DENSE in outputs else None,
+            logits=rows if OutputKind.LOGITS in outputs else None,
+            sparse=[*map(to_sparse_vector, rows)] if OutputKind.SPARSE in outputs else None,
+            hidden=np.split(self.rows(alone), batch.cu_seqlens[1:-1])
+            if OutputKind.HIDDEN in outputs
+            else None,
         )
 
 
@@ -62,9 +64,9 @@ class TinyRunner:
 class _SubmittedBatch:
     runner: TinyRunner
     batch: PackedBatch
-    outputs: Output
+    outputs: OutputKind
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         return self.runner.run(self.batch, self.outputs)
 
 
@@ -79,13 +81,13 @@ class OverlappingRunner(TinyRunner):
     max_in_flight: int = 2
     refused: int | None = None
 
-    def submit(self, batch: PackedBatch, outputs: Output) -> _SubmittedBatch:
+    def submit(self, batch: PackedBatch, outputs: OutputKind) -> _SubmittedBatch:
         if self.refused is not None and self.refused in batch.token_ids:
             raise EngineFailure("cannot take this")
         self.taken.release()
         return _SubmittedBatch(self, batch, outputs)
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         if self.refused is not None and self.refused in batch.token_ids:
             raise EngineFailure("cannot take this")
         return super().run(batch, outputs)

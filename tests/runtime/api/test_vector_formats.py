@@ -15,7 +15,7 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.ranges import RANGES_FILE
@@ -153,7 +153,7 @@ async def test_chunks_are_means_of_the_states_that_one_forward_of_the_whole_text
     tokenizer = TextTokenizer.from_card(card)
     (ids,) = tokenizer.encode([text], prompt, TruncationRules(truncate=True))
     (tokens,) = tokenizer.locate([text], prompt, TruncationRules(truncate=True))
-    hidden = runner.run(PackedBatch.pack([ids]), Output.HIDDEN).hidden
+    hidden = runner.run(PackedBatch.pack([ids]), OutputKind.HIDDEN).hidden
     assert hidden is not None
     want = []
     for start, end in spans:

@@ -19,7 +19,7 @@ from embedserve_runtime.conversion.benchmark import (
     tokenize_longest,
 )
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
@@ -65,10 +65,10 @@ class WorseOnLongTexts(DistortedRunner):
 
     tokens: int
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         dense = self.exact.run(batch, outputs).dense
         assert dense is not None
-        return Results(dense=np.where(batch.lengths[:, None] > self.tokens, dense[:, ::-1], dense))
+        return ModelOutput(dense=np.where(batch.lengths[:, None] > self.tokens, dense[:, ::-1], dense))
 
 
 def test_a_variant_that_is_far_off_on_long_texts_alone_is_below_the_floor(tmp_path: Path) -> None:

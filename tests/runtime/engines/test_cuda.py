@@ -14,7 +14,7 @@ import torch
 
 from embedserve_runtime.engines.torch.engine import ForwardOptions, TorchEngine
 from embedserve_runtime.engines.torch.fused.support import EightBit, find_flash_obstacle, find_fused_obstacle
-from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
+from embedserve_runtime.engines.torch.graphs import DeviceOutput, OutputLevel
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, VocabularyHead
 from embedserve_runtime.engines.torch.host_transfer import SparseTransfer
 from embedserve_runtime.engines.torch.kernels import KernelKind
@@ -24,7 +24,7 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.forward.engine import MemoryStatus
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads import dense, sparse
 from embedserve_runtime.heads.dense import DenseHead
 from embedserve_runtime.heads.layers import HeadLayerWeights
@@ -157,7 +157,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.start_copy(), forward_output=ForwardOutput.ROWS)
+    parts = engine.run(batch, lambda done, _: done.start_copy(), forward_output=OutputLevel.ROWS)
     return np.concatenate([part.wait() for part in parts])
 
 
@@ -186,7 +186,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.start_copy(), forward_output=ForwardOutput.ROWS)
+        engine.run(batch, lambda done, _: done.start_copy(), forward_output=OutputLevel.ROWS)
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
@@ -235,10 +235,10 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     batch = random_batch()
     want = sparse.pool_logits(engine.forward(batch), batch.cu_seqlens, head, loaded)
 
-    def start_copy(done: Forward, _: PackedBatch) -> SparseTransfer:
+    def start_copy(done: DeviceOutput, _: PackedBatch) -> SparseTransfer:
         return SparseTransfer.start(on_device(done.states, done.batch))
 
-    (transfer,) = engine.run(batch, start_copy, forward_output=ForwardOutput.HIDDEN)
+    (transfer,) = engine.run(batch, start_copy, forward_output=OutputLevel.HIDDEN)
     rows = np.zeros_like(want)
     for row, (indices, values) in zip(rows, transfer.wait_rows(), strict=True):
         assert (np.diff(indices) > 0).all()
@@ -306,7 +306,7 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
     card = cast("ModelCard", None)
     on_host = EncoderRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
     on_device = DeviceRunner(card, TorchEngine(encoder, weights, CUDA, torch.bfloat16), heads)
-    outputs = Output.DENSE | Output.MULTI_VECTOR | Output.HIDDEN
+    outputs = OutputKind.DENSE | OutputKind.MULTI_VECTOR | OutputKind.HIDDEN
     first, second = (on_device.submit(random_batch(), outputs) for _ in range(2))
     want = on_host.run(random_batch(), outputs)
     assert want.dense is not None

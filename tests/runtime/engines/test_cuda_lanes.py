@@ -17,8 +17,8 @@ from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch,
 from embedserve_runtime.engines.torch.graphs import (
     MIN_SECOND_LANE_TOKENS,
     EncoderWithHeads,
-    ForwardOutput,
     Graphs,
+    OutputLevel,
     choose_buckets,
 )
 from embedserve_runtime.engines.torch.heads import HostLayer, PooledHead, TokenLayers
@@ -75,23 +75,23 @@ def batches() -> list[PackedBatch]:
 
 
 def start_copy(
-    graphs: Graphs, head: TokenLayers, batch: PackedBatch, forward_output: ForwardOutput
+    graphs: Graphs, head: TokenLayers, batch: PackedBatch, forward_output: OutputLevel
 ) -> PendingArray:
     """Its hidden states, the rows of its tokens or its own, on their way."""
     done = graphs(batch, forward_output)
     assert done is not None
     with done.on_stream():
         match forward_output:
-            case ForwardOutput.ROWS:
+            case OutputLevel.ROWS:
                 return done.start_copy()
-            case ForwardOutput.TOKEN_ROWS:
+            case OutputLevel.TOKEN_ROWS:
                 return done.start_token_copy(head)
-            case ForwardOutput.HIDDEN:
+            case OutputLevel.HIDDEN:
                 return HostTransfer.start(done.states)
 
 
 def in_turn(
-    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[ForwardOutput], rounds: int
+    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[OutputLevel], rounds: int
 ) -> Iterator[FloatArray]:
     """Of all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
@@ -118,8 +118,8 @@ def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
     assert one.capacities == two.capacities == among
     head = graphs.args[0].token_head
     # Of large batches no graph keeps hidden states.
-    some_hidden = [ForwardOutput.HIDDEN if batch.tokens < 8000 else ForwardOutput.ROWS for batch in given]
-    for needed in ([ForwardOutput.ROWS] * len(given), [ForwardOutput.TOKEN_ROWS] * len(given), some_hidden):
+    some_hidden = [OutputLevel.HIDDEN if batch.tokens < 8000 else OutputLevel.ROWS for batch in given]
+    for needed in ([OutputLevel.ROWS] * len(given), [OutputLevel.TOKEN_ROWS] * len(given), some_hidden):
         alone = [
             start_copy(one, head, batch, forward_output).wait()
             for batch, forward_output in zip(given, needed, strict=True)
@@ -135,8 +135,8 @@ def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(gra
     (model,) = graphs.args
     head, batch = model.token_head, max(batches(), key=lambda one: one.tokens)
     made = graphs(choose_buckets(BUCKET_TOKENS))
-    assert made(batch, ForwardOutput.HIDDEN) is None
-    got = start_copy(made, head, batch, ForwardOutput.TOKEN_ROWS).wait()
+    assert made(batch, OutputLevel.HIDDEN) is None
+    got = start_copy(made, head, batch, OutputLevel.TOKEN_ROWS).wait()
     want = head(model.run(copy_to_device(batch, CUDA))).cpu().numpy()
     assert got.shape == (batch.tokens, 1)
     np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())

@@ -15,7 +15,7 @@ from transformers import XLMRobertaConfig, XLMRobertaModel
 
 from embedserve_runtime.config import EngineSettings, ModelSettings, RuntimeConfig
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.parity.eight_bit import build_sample
 from embedserve_runtime.runners.base import Runner
@@ -85,7 +85,9 @@ def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
     assert (facts.served_parity is not None) == (runs == precision)
     if runs != precision:
         batch = build_sample(runner.card)
-        vectors, want = (one.run(batch, Output.DENSE).dense for one in (runner, runner_of(folder, "auto")))
+        vectors, want = (
+            one.run(batch, OutputKind.DENSE).dense for one in (runner, runner_of(folder, "auto"))
+        )
         np.testing.assert_array_equal(vectors, want)
 
 
@@ -131,7 +133,7 @@ def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_nex
     texts = [FITS] * others + [OVERFLOWS]
     batches = [PackedBatch.pack(tokens_of(reduced.card, one)) for one in (texts, texts[::-1])]
     # Alone the runner looks through pooled rows, with hidden states the device does.
-    for times, outputs in ((1, Output.DENSE), (2, Output.DENSE | Output.HIDDEN)):
+    for times, outputs in ((1, OutputKind.DENSE), (2, OutputKind.DENSE | OutputKind.HIDDEN)):
         under_way = [reduced.submit(batch, outputs) for batch in batches]
         for one, batch, part in zip(under_way, batches, (others, 0), strict=True):
             got, want = one.results(), exact.run(batch, outputs)

@@ -15,7 +15,7 @@ from embedserve_runtime.engines.torch.engine import TorchEngine
 from embedserve_runtime.engines.torch.heads import TokenLayers
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import DenseHead, RoutedHead
 from embedserve_runtime.heads.layers import HeadLayerWeights, apply_layers
 from embedserve_runtime.heads.token_heads import LoadedMultiVectorHead
@@ -81,7 +81,7 @@ def both_runners(folder: Path, heads: Heads, dtype: torch.dtype) -> tuple[Encode
     return EncoderRunner(CARD, engines[0], heads), DeviceRunner(CARD, engines[1], heads)
 
 
-def assert_close(got: Results, want: Results, dtype: torch.dtype) -> None:
+def assert_close(got: ModelOutput, want: ModelOutput, dtype: torch.dtype) -> None:
     atol = 1e-4 if dtype is torch.float32 else 0.05
     if want.dense is not None:
         assert got.dense is not None
@@ -113,8 +113,8 @@ def test_residual_layers_on_tokens_give_the_vectors_of_the_host(tmp_path: Path, 
         tmp_path, Heads(multi_vectors=LoadedMultiVectorHead(head, layers)), dtype
     )
     batch = batch_of(MIXES["documents"])
-    want = on_host.run(batch, Output.MULTI_VECTOR)
-    assert_close(on_device.run(batch, Output.MULTI_VECTOR), want, dtype)
+    want = on_host.run(batch, OutputKind.MULTI_VECTOR)
+    assert_close(on_device.run(batch, OutputKind.MULTI_VECTOR), want, dtype)
 
 
 @DTYPES
@@ -131,12 +131,12 @@ def test_heads_side_by_side_give_each_sequence_the_row_of_its_way(
     )
     on_host, on_device = both_runners(tmp_path, Heads(dense=routes), dtype)
     batches = [batch_of(MIXES[mix], size) for size in (count, 1, count // 2)]
-    under_way = [on_device.submit(batch, Output.DENSE) for batch in batches[:2]]
-    assert_close(under_way[0].results(), on_host.run(batches[0], Output.DENSE), dtype)
-    under_way.append(on_device.submit(batches[2], Output.DENSE))
+    under_way = [on_device.submit(batch, OutputKind.DENSE) for batch in batches[:2]]
+    assert_close(under_way[0].results(), on_host.run(batches[0], OutputKind.DENSE), dtype)
+    under_way.append(on_device.submit(batches[2], OutputKind.DENSE))
     for batch, one in zip(batches[1:], under_way[1:], strict=True):
-        assert_close(one.results(), on_host.run(batch, Output.DENSE), dtype)
-    outputs = Output.DENSE | Output.HIDDEN
+        assert_close(one.results(), on_host.run(batch, OutputKind.DENSE), dtype)
+    outputs = OutputKind.DENSE | OutputKind.HIDDEN
     assert_close(on_device.run(batches[0], outputs), on_host.run(batches[0], outputs), dtype)
 
 
@@ -165,7 +165,7 @@ def test_an_asymmetric_model_on_the_device_equals_sentence_transformers_while_ba
     queries = tokens_of(card, TEXTS, "query", query=True)
     documents = tokens_of(card, TEXTS, "document")
     turns = [one for pair in zip(queries, documents, strict=True) for one in pair]
-    submitted = [runner.submit(PackedBatch.pack(texts), Output.DENSE) for texts in (turns, turns[::-1])]
+    submitted = [runner.submit(PackedBatch.pack(texts), OutputKind.DENSE) for texts in (turns, turns[::-1])]
     first, second = (one.results().dense for one in submitted)
     assert first is not None
     assert second is not None

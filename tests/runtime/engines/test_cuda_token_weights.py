@@ -14,7 +14,7 @@ from embedserve_runtime.engines.torch.graphs import MAX_TOKENS_WITH_HIDDEN
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.cosines import compute_cosines
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.runners.base import Runner
@@ -25,7 +25,7 @@ from tests.support.tolerances import FP32_MAX_ABS_DIFF, SIXTEEN_BIT_MIN_COSINE
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-BOTH = Output.DENSE | Output.SPARSE
+BOTH = OutputKind.DENSE | OutputKind.SPARSE
 # Texts of a batch: of one token, of few, of more than graphs keep hidden states of, and of more than any graph has room
 # for.
 LENGTHS = ([1], [3, 1, 40, 7], [100] * 120, [300, 5] * 120)
@@ -70,7 +70,7 @@ def test_both_are_near_those_of_the_cpu_also_while_another_batch_is_under_way(
                 assert np.abs(weights - want_weights).max() <= FP32_MAX_ABS_DIFF
 
 
-def written(made: Results, ids: Int32Array) -> tuple[FloatArray, FloatArray]:
+def written(made: ModelOutput, ids: Int32Array) -> tuple[FloatArray, FloatArray]:
     """Dense vectors, and sparse ones with a column for each id."""
     assert made.dense is not None
     assert made.sparse is not None

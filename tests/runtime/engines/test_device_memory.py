@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
+from embedserve_runtime.engines.torch.graphs import DeviceOutput, OutputLevel
 from embedserve_runtime.engines.torch.memory import (
     FIRST_WAIT_S,
     MAX_WAIT_S,
@@ -197,7 +197,7 @@ class DeviceMemory:
     max_tokens: int
     tried: list[int] = field(default_factory=list)
 
-    def take(self, done: Forward, part: PackedBatch) -> FloatArray:
+    def take(self, done: DeviceOutput, part: PackedBatch) -> FloatArray:
         self.tried.append(part.tokens)
         if part.tokens > self.max_tokens:
             raise torch.OutOfMemoryError(f"{part.tokens} tokens do not fit")
@@ -225,7 +225,7 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
     def run() -> list[int]:
         """Sequences of each run of the batch."""
         memory.tried.clear()
-        parts = engine.run(batch, memory.take, forward_output=ForwardOutput.HIDDEN)
+        parts = engine.run(batch, memory.take, forward_output=OutputLevel.HIDDEN)
         np.testing.assert_allclose(np.concatenate(parts), want, atol=1e-5)
         return [tokens // MAX_TOKENS for tokens in memory.tried]
 
@@ -243,6 +243,6 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
 def test_a_single_sequence_that_does_not_fit_is_tried_twice_and_fails(engine: TorchEngine) -> None:
     memory = DeviceMemory(MAX_TOKENS - 1)
     with pytest.raises(EngineFailure, match=f"torch failed on a batch of {MAX_TOKENS} tokens: .* do not fit"):
-        engine.run(random_sequences(1), memory.take, forward_output=ForwardOutput.HIDDEN)
+        engine.run(random_sequences(1), memory.take, forward_output=OutputLevel.HIDDEN)
     assert memory.tried == [MAX_TOKENS, MAX_TOKENS]
     assert engine.memory == MemoryStatus(failures=1)

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from embedserve_runtime.forward.arrays import Int32Array
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.frontends.engine_channel import EngineChannel, Peer
 from embedserve_runtime.frontends.front_end_channel import FrontEndChannel
@@ -93,7 +93,7 @@ async def served(run: Run, front_ends: int = 1, limits: Limits = LIMITS) -> Asyn
         channel.close()
 
 
-def batch_request(*sequences: Int32Array, outputs: Output = Output.DENSE) -> BatchRequest:
+def batch_request(*sequences: Int32Array, outputs: OutputKind = OutputKind.DENSE) -> BatchRequest:
     return BatchRequest(sequences, outputs)
 
 

@@ -14,7 +14,7 @@ from embedserve_runtime import errors
 from embedserve_runtime.errors import EmbedserveError, Overloaded, RequestError
 from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.forward.batch import FlatTokens, PackedBatch, Tokens, TokenSequence
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.frontends.codec import (
     INLINE_BYTES,
     Buffer,
@@ -76,7 +76,7 @@ SEQUENCES: dict[str, Sequence[Tokens]] = {
 def test_an_order_makes_the_same_batch_on_the_other_side(
     sequences: Sequence[Tokens], max_bytes: int | None
 ) -> None:
-    batch_request = BatchRequest(sequences, Output.DENSE | Output.HIDDEN, max_bytes)
+    batch_request = BatchRequest(sequences, OutputKind.DENSE | OutputKind.HIDDEN, max_bytes)
     message = at_the_engine(Submit.build(7, batch_request, 123.25))
     assert isinstance(message, Submit)
     got = message.build_batch_request()
@@ -116,16 +116,16 @@ def floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 
 RESULTS = {
-    "dense rows": Results(dense=floats(3, 8)),
-    "dense rows beside the msgpack": Results(dense=floats(32, 768)),
-    "some of a batch's rows": Results(dense=floats(64, 768)[16:48]),
-    "a view of a wider array": Results(dense=floats(3, 16)[:, ::2]),
-    "logits": Results(logits=floats(2, 1)),
-    "sparse, one of them empty": Results(
+    "dense rows": ModelOutput(dense=floats(3, 8)),
+    "dense rows beside the msgpack": ModelOutput(dense=floats(32, 768)),
+    "some of a batch's rows": ModelOutput(dense=floats(64, 768)[16:48]),
+    "a view of a wider array": ModelOutput(dense=floats(3, 16)[:, ::2]),
+    "logits": ModelOutput(logits=floats(2, 1)),
+    "sparse, one of them empty": ModelOutput(
         sparse=[SparseVector(ids(3, 5), floats(2)), SparseVector(ids(), floats(0))]
     ),
-    "states of every token": Results(hidden=[floats(2, 4), floats(5, 4)]),
-    "all at once": Results(
+    "states of every token": ModelOutput(hidden=[floats(2, 4), floats(5, 4)]),
+    "all at once": ModelOutput(
         floats(2, 8),
         floats(2, 3),
         [SparseVector(ids(1), floats(1)), SparseVector(ids(2), floats(1))],
@@ -136,7 +136,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("results", RESULTS.values(), ids=RESULTS)
-def test_results_come_back_bit_by_bit(results: Results) -> None:
+def test_results_come_back_bit_by_bit(results: ModelOutput) -> None:
     message = at_a_front_end(RequestCompleted(7, CompletedRequest(results, 0.25, 0.5)))
     assert isinstance(message, RequestCompleted)
     assert message.request_id == 7
@@ -157,7 +157,7 @@ def test_results_come_back_bit_by_bit(results: Results) -> None:
 def test_large_arrays_are_sent_from_where_they_are_and_read_where_they_came_in() -> None:
     rows = floats(32, 768)
     header, content = MessageEncoder().encode(
-        RequestCompleted(1, CompletedRequest(Results(dense=rows), 0.0, 0.0))
+        RequestCompleted(1, CompletedRequest(ModelOutput(dense=rows), 0.0, 0.0))
     )
     assert np.shares_memory(np.frombuffer(content, dtype=np.float32), rows)
     frames = received([header, content])
@@ -204,7 +204,7 @@ def test_what_waits_is_told_as_it_is(rate: float | None) -> None:
 def submit_with(token_ids: object) -> bytes:
     """The header of a request of one sequence of two tokens, with anything in the place of its ids."""
     marks = [None] * 5  # types, starts of pooling, queries, attended lengths, tasks
-    written = ["Submit", 1, 9.0, Output.DENSE.value, None, None, [2], token_ids, *marks]
+    written = ["Submit", 1, 9.0, OutputKind.DENSE.value, None, None, [2], token_ids, *marks]
     return msgspec.msgpack.encode(written)
 
 
@@ -239,7 +239,7 @@ def test_what_is_no_message_of_a_front_end_is_refused(parts: Sequence[Buffer]) -
         engine_decoder().decode(received(parts))
 
 
-SUBMIT = Submit.build(1, BatchRequest([ids(1, 2), ids(3)], Output.DENSE), 9.0)
+SUBMIT = Submit.build(1, BatchRequest([ids(1, 2), ids(3)], OutputKind.DENSE), 9.0)
 CONTRADICTIONS: dict[str, Submit] = {
     "fewer ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2)),
     "more ids than its lengths say": replace(SUBMIT, token_ids=ids(1, 2, 3, 4)),
@@ -251,7 +251,7 @@ CONTRADICTIONS: dict[str, Submit] = {
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "tasks of fewer sequences": replace(SUBMIT, tasks=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
-    "nothing wanted": replace(SUBMIT, outputs=Output(0)),
+    "nothing wanted": replace(SUBMIT, outputs=OutputKind(0)),
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -50,7 +50,7 @@ def test_vectors_are_those_of_the_model(server: ServerProcess, minilm_runner: Ru
     texts = parity_texts(12)
     tokenizer = TextTokenizer.from_card(minilm_runner.card)
     batch = PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True)))
-    rows = minilm_runner.run(batch, Output.DENSE).dense
+    rows = minilm_runner.run(batch, OutputKind.DENSE).dense
     assert rows is not None
     answer = httpx.post(f"{server.address}/embed", json={"inputs": texts}, timeout=60)
     assert np.abs(np.array(answer.json()) - normalize(rows)).max() <= FP32_MAX_ABS_DIFF

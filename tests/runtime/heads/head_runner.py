@@ -13,7 +13,7 @@ from tokenizers.models import WordLevel
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.reading import read_card
@@ -45,13 +45,13 @@ def sequences(lengths: Sequence[int] = LENGTHS) -> list[Int32Array]:
 
 
 def dense_of(runner: Runner, texts: Sequence[Tokens]) -> FloatArray:
-    dense = runner.run(PackedBatch.pack(texts), Output.DENSE).dense
+    dense = runner.run(PackedBatch.pack(texts), OutputKind.DENSE).dense
     assert dense is not None
     return dense
 
 
 def logits_of(runner: Runner, texts: Sequence[Tokens]) -> FloatArray:
-    logits = runner.run(PackedBatch.pack(texts), Output.LOGITS).logits
+    logits = runner.run(PackedBatch.pack(texts), OutputKind.LOGITS).logits
     assert logits is not None
     return logits
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaCon
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.engines import ENGINES
@@ -27,7 +27,7 @@ from tests.support.models import tiny
 from tests.support.tiny_tokenizers import WORDS, xlm_roberta_tokenizer
 from tests.support.tolerances import FP32_MAX_ABS_DIFF, NEIGHBOUR_MAX_ABS_DIFF
 
-ALL = Output.DENSE | Output.SPARSE | Output.MULTI_VECTOR
+ALL = OutputKind.DENSE | OutputKind.SPARSE | OutputKind.MULTI_VECTOR
 # Repeated words, an unknown one, a single one, a text of 40 tokens.
 TEXTS = ("ba de ba ba fi", "xyz", "ku", " ".join(WORDS[:38]), "pai xyz pai nou <mask>")
 # Layers, heads, columns of the token vectors (None: as many as the hidden states have), dtype of the files.
@@ -101,7 +101,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> M3:
     return M3.save(tmp_path, *request.param)
 
 
-def compare(got: Results, model: M3, texts: Sequence[Int32Array]) -> None:
+def compare(got: ModelOutput, model: M3, texts: Sequence[Int32Array]) -> None:
     assert got.dense is not None
     assert got.sparse is not None
     assert got.multi_vectors is not None
@@ -121,7 +121,7 @@ def test_all_three_outputs_of_one_forward_equal_flag_embedding_on_every_engine(m
     texts = [model.ids(text) for text in TEXTS]
     for engine in ENGINES:
         runner = runner_of(model.folder, engine)
-        assert runner.card.outputs == ALL | Output.HIDDEN
+        assert runner.card.outputs == ALL | OutputKind.HIDDEN
         assert (runner.card.pipeline.pooling, runner.card.pipeline.normalize) == ((Pooling.CLS,), True)
         got = runner.run(PackedBatch.pack(texts), ALL)
         compare(got, model, texts)
@@ -141,7 +141,7 @@ def first(tmp_path: Path) -> M3:
 
 def test_only_what_is_asked_for_is_made(first: M3) -> None:
     runner = runner_of(first.folder, "torch")
-    got = runner.run(PackedBatch.pack([first.ids("ba")]), Output.SPARSE)
+    got = runner.run(PackedBatch.pack([first.ids("ba")]), OutputKind.SPARSE)
     assert (got.dense, got.multi_vectors, got.hidden) == (None, None, None)
     assert got.sparse is not None
 
@@ -159,14 +159,14 @@ def test_modules_say_the_dense_vector_where_they_are_written(first: M3) -> None:
     write_modules(first.folder, pooling_mode="mean")
     card = card_of(first.folder)
     assert (card.pipeline.pooling, card.pipeline.normalize) == ((Pooling.MEAN,), False)
-    assert card.outputs == ALL | Output.HIDDEN
+    assert card.outputs == ALL | OutputKind.HIDDEN
 
 
 def test_a_file_alone_gives_its_output_alone(first: M3) -> None:
     before = card_of(first.folder)
     (first.folder / "colbert_linear.pt").unlink()
     card = card_of(first.folder)
-    assert card.outputs == Output.DENSE | Output.HIDDEN | Output.SPARSE
+    assert card.outputs == OutputKind.DENSE | OutputKind.HIDDEN | OutputKind.SPARSE
     assert card.vector_space != before.vector_space
 
 

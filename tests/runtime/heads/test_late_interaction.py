@@ -21,7 +21,7 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.token_pooling import pool_for_role, pool_tokens
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import TokenPooling
@@ -235,7 +235,7 @@ def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
         way = ways.queries if is_query(card, query) else ways.documents
         sequences += way.encode(texts, resolve_prompt(card, query), TruncationRules(truncate=True))
         roles += [role] * len(texts)
-    made = runner.run(PackedBatch.pack(sequences), Output.MULTI_VECTOR).multi_vectors
+    made = runner.run(PackedBatch.pack(sequences), OutputKind.MULTI_VECTOR).multi_vectors
     assert made is not None
     return [
         pool_for_role(vectors, card.late_interaction, is_query=role == "query") if pools else vectors

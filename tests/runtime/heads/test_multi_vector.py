@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.heads.description import (
     LateInteraction,
     MultiVectorHead,
@@ -80,9 +80,9 @@ def test_vectors_of_tokens_equal_sentence_transformers_on_every_engine(
     want = model.encode(TEXTS, convert_to_numpy=True)
     for engine in ENGINES:
         runner = runner_of(tmp_path / "saved", engine)
-        assert (runner.card.task, runner.card.outputs) == (Task.MULTI_VECTOR, Output.MULTI_VECTOR)
+        assert (runner.card.task, runner.card.outputs) == (Task.MULTI_VECTOR, OutputKind.MULTI_VECTOR)
         ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", TruncationRules(truncate=True))
-        got = runner.run(PackedBatch.pack(ids), Output.MULTI_VECTOR).multi_vectors
+        got = runner.run(PackedBatch.pack(ids), OutputKind.MULTI_VECTOR).multi_vectors
         assert got is not None
         for ours, theirs in zip(got, want, strict=True):
             assert ours.shape == theirs.shape

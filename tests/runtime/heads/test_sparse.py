@@ -12,7 +12,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads import sparse
 from embedserve_runtime.heads.layers import HeadLayerWeights
 from embedserve_runtime.model.heads.config import describe_layer
@@ -33,7 +33,7 @@ def packed() -> PackedBatch:
 
 
 def sparse_of(runner: Runner, texts: list[Int32Array]) -> Sequence[SparseVector]:
-    vectors = runner.run(PackedBatch.pack(texts), Output.SPARSE).sparse
+    vectors = runner.run(PackedBatch.pack(texts), OutputKind.SPARSE).sparse
     assert vectors is not None
     return vectors
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from embedserve_runtime.errors import ConfigError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.model.heads.description import LexicalHead, Task
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.runners.base import Runner
@@ -57,7 +57,7 @@ def weights_of(ids: Int32Array, logits: FloatArray) -> Mapping[int, float]:
 
 
 def sparse_of(runner: Runner, texts: Sequence[Int32Array]) -> Sequence[SparseVector]:
-    sparse = runner.run(PackedBatch.pack(texts), Output.DENSE | Output.SPARSE).sparse
+    sparse = runner.run(PackedBatch.pack(texts), OutputKind.DENSE | OutputKind.SPARSE).sparse
     assert sparse is not None
     return sparse
 
@@ -74,7 +74,7 @@ def test_weights_equal_those_of_transformers_on_every_engine_whatever_else_is_in
     want = [weights_of(ids, row - median) for ids, row in zip(texts, rows, strict=True)]
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine, pooling="mean")
-        assert runner.card.outputs == Output.DENSE | Output.SPARSE | Output.HIDDEN
+        assert runner.card.outputs == OutputKind.DENSE | OutputKind.SPARSE | OutputKind.HIDDEN
         for ids, vector, weights in zip(texts, sparse_of(runner, texts), want, strict=True):
             assert vector.indices.tolist() == sorted(weights)
             wanted = np.array([weights[token] for token in sorted(weights)], dtype=np.float32)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.runners.base import Runner
@@ -65,7 +65,7 @@ def _scores(runner: Runner, tokenizer: TextTokenizer) -> Iterator[NDArray[Any]]:
     if card.head.template is None:
         batches.append(tokenizer.encode(TEXTS, card.default_prompt_text, rules))
     for batch in batches:
-        logits = runner.run(PackedBatch.pack(batch), Output.LOGITS).logits
+        logits = runner.run(PackedBatch.pack(batch), OutputKind.LOGITS).logits
         assert logits is not None
         yield logits
     yield np.array([*card.head.labels, card.head.scores])
@@ -91,7 +91,7 @@ def _vectors(runner: Runner, tokenizer: TextTokenizer) -> Iterator[NDArray[Any]]
 def _run(runner: Runner, query: EmbedQuery, sequences: Any) -> Iterator[NDArray[Any]]:
     card: ModelCard = runner.card
     batch: list[Tokens] = list(sequences)
-    results = runner.run(PackedBatch.pack(batch), card.outputs & ~Output.HIDDEN)
+    results = runner.run(PackedBatch.pack(batch), card.outputs & ~OutputKind.HIDDEN)
     if results.dense is not None:
         yield postprocess_dense(card, results.dense, query)
     for sparse in results.sparse or []:

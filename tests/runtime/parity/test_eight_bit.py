@@ -10,7 +10,7 @@ import pytest
 
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.parity.eight_bit import build_sample, measure_parity
 from embedserve_runtime.runners.base import Runner
@@ -24,12 +24,12 @@ class Worse(DistortedRunner):
 
     error: float
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         rows = self.exact.run(batch, outputs).dense
         assert rows is not None
         noise = np.random.default_rng(0).standard_normal(rows.shape, dtype=np.float32)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True) / rows.shape[1] ** 0.5
-        return Results(dense=rows + self.error * lengths * noise)
+        return ModelOutput(dense=rows + self.error * lengths * noise)
 
 
 def test_the_sample_has_texts_of_a_word_and_of_the_greatest_length(minilm_runner: Runner) -> None:
@@ -56,7 +56,7 @@ class WorseWeights(Worse):
     """A runner whose token weights are off and whose dense vectors are not: each text's first weight is so much
     larger."""
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         made = self.exact.run(batch, outputs)
         assert made.sparse is not None
         first = [np.arange(len(one.values)) == 0 for one in made.sparse]
@@ -64,7 +64,7 @@ class WorseWeights(Worse):
             SparseVector(one.indices, one.values + np.float32(self.error) * is_first)
             for one, is_first in zip(made.sparse, first, strict=True)
         ]
-        return Results(dense=made.dense, sparse=spoiled)
+        return ModelOutput(dense=made.dense, sparse=spoiled)
 
 
 def test_token_weights_count_where_they_are_further_off(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.parity.measures import (
-    ModelOutputs,
+    ComparedOutputs,
     ParityReport,
     compare,
     compute_similarities,
@@ -28,8 +28,8 @@ def numbers(*values: float) -> FloatArray:
     return np.array(values, dtype=np.float32)
 
 
-def observed(vectors: FloatArray) -> ModelOutputs:
-    return ModelOutputs(vectors)
+def observed(vectors: FloatArray) -> ComparedOutputs:
+    return ComparedOutputs(vectors)
 
 
 @pytest.mark.parametrize("levels", [5, 1000], ids=["many equal numbers", "few"])
@@ -64,16 +64,16 @@ def test_equal_results_compare_as_equal() -> None:
 
 def test_the_least_rank_agreement_of_all_labels_counts() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = ModelOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
-    other = ModelOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
+    one = ComparedOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
+    other = ComparedOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
     assert compare(one, other).rank_agreement == pytest.approx(-1)
 
 
 WEIGHTS = numbers(0, 1, 2), numbers(3, 1, 0), numbers(1, 1, 1), numbers(0, 2, 0)
 
 
-def weighed(*rows: FloatArray) -> ModelOutputs:
-    return ModelOutputs(np.eye(len(rows), dtype=np.float32), token_weights=np.stack(rows))
+def weighed(*rows: FloatArray) -> ComparedOutputs:
+    return ComparedOutputs(np.eye(len(rows), dtype=np.float32), token_weights=np.stack(rows))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_token_weights_count_beside_vectors(last: FloatArray, want: tuple[float,
 
 def test_the_order_of_products_and_of_hybrid_scores_counts_beside_that_of_vectors() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = ModelOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
-    other = ModelOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
+    one = ComparedOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
+    other = ComparedOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
     scores = [
         compute_similarities(outputs.token_weights)
         for outputs in (one, other)
@@ -102,9 +102,9 @@ def test_the_order_of_products_and_of_hybrid_scores_counts_beside_that_of_vector
     want = stats.spearmanr(*scores).statistic
     assert compare(one, other).rank_agreement == pytest.approx(want)
     dense = np.array([[1, 0], [0.6, 0.8], [0, 1]], dtype=np.float32)
-    turned = ModelOutputs(dense[::-1].copy(), token_weights=one.token_weights)
-    sums = [compute_similarities(outputs.vectors) + scores[0] for outputs in (ModelOutputs(dense), turned)]
-    got = compare(ModelOutputs(dense, token_weights=one.token_weights), turned).rank_agreement
+    turned = ComparedOutputs(dense[::-1].copy(), token_weights=one.token_weights)
+    sums = [compute_similarities(outputs.vectors) + scores[0] for outputs in (ComparedOutputs(dense), turned)]
+    got = compare(ComparedOutputs(dense, token_weights=one.token_weights), turned).rank_agreement
     dense_alone = stats.spearmanr(compute_similarities(dense), compute_similarities(turned.vectors)).statistic
     assert got == pytest.approx(min(dense_alone, stats.spearmanr(*sums).statistic))
 
@@ -119,7 +119,7 @@ def test_weights_that_add_next_to_nothing_are_not_compared() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None:
     reference = observed(np.eye(3, dtype=np.float32))
-    found = ModelOutputs(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
+    found = ComparedOutputs(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
     floor = ParitySettings(min_mean_cosine=-0.5, min_cosine=-0.5, min_rank_agreement=-0.5)
     assert describe_shortfalls(compare(reference, found), floor).count("is below") == 3
 

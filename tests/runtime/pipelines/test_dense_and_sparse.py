@@ -14,7 +14,7 @@ from transformers import BertForMaskedLM, BertModel
 from embedserve_runtime.errors import ConfigError
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.heads.description import SparseHead, SparsePooling, Task
 from embedserve_runtime.model.pipeline import Pooling
 from tests.runtime.engines.engines import ENGINES
@@ -76,7 +76,9 @@ def test_both_equal_sentence_transformers_on_every_engine(
     want_sparse = sparse_of_sentence_transformers(path, strategy)
     for engine in ENGINES:
         runner = runner_of(path, engine, outputs=BOTH, **settings)
-        made = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), Output.DENSE | Output.SPARSE)
+        made = runner.run(
+            PackedBatch.pack(tokens_of(runner.card, TEXTS)), OutputKind.DENSE | OutputKind.SPARSE
+        )
         assert made.dense is not None
         assert made.sparse is not None
         assert greatest(finished(runner.card, made.dense) - want_dense) <= FP32_MAX_ABS_DIFF

@@ -21,7 +21,7 @@ from embedserve_runtime.commands.cli import main
 from embedserve_runtime.errors import ConfigError, EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.assembly import build_runners
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.runners.base import RoutedRunner, Runner
@@ -159,7 +159,7 @@ def test_hidden_states_come_from_the_encoder_of_the_way(bare: Bare, tmp_path: Pa
     saved(tmp_path, *OWN["two encoders with tokenizers of their own"](bare))
     runner = runner_of(tmp_path, "torch")
     query, document = (tokens_of(runner.card, TEXTS[:1], query=query) for query in (True, False))
-    from_both = runner.run(PackedBatch.pack(query + document), Output.HIDDEN).hidden
+    from_both = runner.run(PackedBatch.pack(query + document), OutputKind.HIDDEN).hidden
     assert from_both is not None
     assert [states.shape for states in from_both] == [(len(query[0]), SMALL), (len(document[0]), SIZE)]
 

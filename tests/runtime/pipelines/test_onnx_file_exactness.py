@@ -24,7 +24,7 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.errors import ModelInvalid, NotFinite, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.service.postprocessing import postprocess_dense
@@ -92,7 +92,7 @@ def test_dense_modules_that_are_not_in_the_file_are_run_behind_it(
     with torch.no_grad():
         for layer in layers[first:]:
             want = torch.tanh(layer(want))
-    got = given(runner.run(batch_of(SMALL_IDS), Output.DENSE).dense)
+    got = given(runner.run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
     assert np.abs(got - want.numpy()).max() <= FP32_MAX_ABS_DIFF
     assert (runner.card.pipeline.full_dimensions, runner.card.pipeline.normalize) == (widths[-1], True)
 
@@ -112,7 +112,7 @@ def test_hidden_states_are_pooled_where_a_width_does_not_tell_what_is_in_the_fil
     pooled = torch.from_numpy(np.stack([table[ids].mean(axis=0) for ids in SMALL_IDS]))
     with torch.no_grad():
         want = torch.tanh(layer(pooled)).numpy()
-    got = given(runner_of(tmp_path).run(batch_of(SMALL_IDS), Output.DENSE).dense)
+    got = given(runner_of(tmp_path).run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
     assert np.abs(got - want).max() <= FP32_MAX_ABS_DIFF
 
 
@@ -167,8 +167,8 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_text_has_one_value_beside_any_texts_in_a_file_with_one_range_for_a_batch(int8: Path) -> None:
     runner = runner_of(int8, onnx_file="model_int8.onnx")
-    together = given(results_of(runner, Output.DENSE).dense)
-    alone = [given(runner.run(batch_of([ids]), Output.DENSE).dense)[0] for ids in sequences()]
+    together = given(results_of(runner, OutputKind.DENSE).dense)
+    alone = [given(runner.run(batch_of([ids]), OutputKind.DENSE).dense)[0] for ids in sequences()]
     np.testing.assert_array_equal(together, np.stack(alone))
 
 
@@ -238,8 +238,8 @@ def test_operators_with_one_range_for_a_batch_are_found_wherever_they_are(
     assert isinstance(body, BundledOnnx)
     assert body.batch_quantizers == ("DynamicQuantizeLinear",)
     runner = runner_of(tmp_path)
-    beside = given(runner.run(batch_of(SMALL_IDS), Output.DENSE).dense)
-    alone = given(runner.run(batch_of(SMALL_IDS[:1]), Output.DENSE).dense)
+    beside = given(runner.run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
+    alone = given(runner.run(batch_of(SMALL_IDS[:1]), OutputKind.DENSE).dense)
     np.testing.assert_array_equal(beside[0], alone[0])
 
 
@@ -286,7 +286,7 @@ def test_weights_in_a_folder_beside_the_file_and_in_a_cache_of_links_are_read(tm
     for name in ("model.onnx", "w.bin"):
         shutil.move(folder / name, blobs / name)
         (folder / name).symlink_to(blobs / name)
-    assert runner_of(folder).card.outputs & Output.DENSE
+    assert runner_of(folder).card.outputs & OutputKind.DENSE
 
 
 LARGE = 7
@@ -304,7 +304,7 @@ def test_zeros_that_float16_makes_of_what_overflows_are_an_error_for_that_text(
     table_graph(file, outputs, half=True, normalized=normalized, large_rows=[LARGE])
     runner = runner_of(tmp_path)
     texts = [np.array([3, 4], np.int32), np.array([LARGE], np.int32), np.array([5], np.int32)]
-    dense = given(runner.run(batch_of(texts), Output.DENSE).dense)
+    dense = given(runner.run(batch_of(texts), OutputKind.DENSE).dense)
     assert np.isfinite(dense).all(axis=1).tolist() == [True, False, True]
     with pytest.raises(NotFinite):
         postprocess_dense(runner.card, dense[1:2], EmbedQuery(["a text"]))

@@ -26,7 +26,7 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
 from embedserve_runtime.forward.grouping import PADDING_SHARE, choose_padded_sizes
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
@@ -52,7 +52,7 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def results_of(runner: Runner, outputs: Output) -> Results:
+def results_of(runner: Runner, outputs: OutputKind) -> ModelOutput:
     return runner.run(PackedBatch.pack(sequences()), outputs)
 
 
@@ -73,7 +73,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_hidden_states_and_vectors_are_those_of_the_family(bert: Path) -> None:
-    outputs = Output.DENSE | Output.HIDDEN
+    outputs = OutputKind.DENSE | OutputKind.HIDDEN
     want = results_of(runner_of(bert), outputs)
     got = results_of(runner_of(bert, onnx_file="onnx/model.onnx"), outputs)
     assert np.abs(given(got.dense) - given(want.dense)).max() <= FP32_MAX_ABS_DIFF
@@ -83,15 +83,15 @@ def test_hidden_states_and_vectors_are_those_of_the_family(bert: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "weighted_mean", "last"])
 def test_hidden_states_are_pooled_as_asked(bert: Path, pooling: str) -> None:
-    want = results_of(runner_of(bert, pooling=pooling), Output.DENSE).dense
+    want = results_of(runner_of(bert, pooling=pooling), OutputKind.DENSE).dense
     for file in ("onnx/model.onnx", "onnx/whole.onnx"):
-        got = results_of(runner_of(bert, onnx_file=file, pooling=pooling), Output.DENSE).dense
+        got = results_of(runner_of(bert, onnx_file=file, pooling=pooling), OutputKind.DENSE).dense
         assert np.abs(given(got) - given(want)).max() <= FP32_MAX_ABS_DIFF
 
 
 def test_a_sentence_embedding_is_used_as_it_comes(bert: Path) -> None:
-    want = given(results_of(runner_of(bert), Output.DENSE).dense)
-    got = results_of(runner_of(bert, onnx_file="onnx/whole.onnx"), Output.DENSE | Output.HIDDEN)
+    want = given(results_of(runner_of(bert), OutputKind.DENSE).dense)
+    got = results_of(runner_of(bert, onnx_file="onnx/whole.onnx"), OutputKind.DENSE | OutputKind.HIDDEN)
     assert np.abs(given(got.dense) - normalize(want)).max() <= FP32_MAX_ABS_DIFF
     assert [len(one) for one in got.hidden or ()] == [len(one) for one in sequences()]
 
@@ -110,7 +110,7 @@ def test_logits_and_token_types_are_those_of_the_family(tmp_path: Path, labels: 
     pairs = PackedBatch.pack(
         [TokenSequence(ids, (np.arange(len(ids)) > len(ids) // 2).astype(np.int32)) for ids in sequences()]
     )
-    want, got = (given(runner.run(pairs, Output.LOGITS).logits) for runner in (family, shipped))
+    want, got = (given(runner.run(pairs, OutputKind.LOGITS).logits) for runner in (family, shipped))
     assert np.abs(got - want).max() <= FP32_MAX_ABS_DIFF
     assert shipped.card.task is (Task.RERANK if labels == 1 else Task.CLASSIFY)
     assert shipped.card.pair_types
@@ -136,9 +136,9 @@ def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_v
     tokenizer = TextTokenizer.from_card(runner.card)
     texts = ["words and more words, and \u2603 too", "one", "a longer text, so that there is padding"]
     ids = tokenizer.encode(texts, "", TruncationRules(truncate=True))
-    outputs = Output.DENSE | Output.SPARSE
+    outputs = OutputKind.DENSE | OutputKind.SPARSE
     results = runner.run(PackedBatch.pack(ids), outputs)
-    assert runner.card.outputs == outputs | Output.HIDDEN
+    assert runner.card.outputs == outputs | OutputKind.HIDDEN
     assert results.sparse is not None
     for row, vector, one in zip(given(results.dense), results.sparse, ids, strict=True):
         with torch.no_grad():
@@ -217,14 +217,16 @@ def test_outputs_are_found_by_name_and_by_shape(
 def test_graphs_are_fed_by_what_they_declare(options: dict[str, object], tmp_path: Path) -> None:
     table = table_graph(unknown_family(tmp_path) / "onnx" / "model.onnx", HIDDEN, **options)  # type: ignore[arg-type]
     ids = np.array([7, 3, 9], dtype=np.int32)
-    hidden = runner_of(tmp_path).run(PackedBatch.pack([ids]), Output.HIDDEN).hidden
+    hidden = runner_of(tmp_path).run(PackedBatch.pack([ids]), OutputKind.HIDDEN).hidden
     assert hidden is not None
     np.testing.assert_array_equal(hidden[0], table[ids])
 
 
 def test_half_precision_outputs_become_float32(tmp_path: Path) -> None:
     table = table_graph(unknown_family(tmp_path) / "model.onnx", HIDDEN, half=True)
-    dense = given(runner_of(tmp_path).run(PackedBatch.pack([np.array([5], np.int32)]), Output.DENSE).dense)
+    dense = given(
+        runner_of(tmp_path).run(PackedBatch.pack([np.array([5], np.int32)]), OutputKind.DENSE).dense
+    )
     assert dense.dtype == np.float32
     np.testing.assert_array_equal(dense[0], table[5].astype(np.float16).astype(np.float32))
 
@@ -339,7 +341,7 @@ def test_an_output_of_another_size_than_config_json_says_is_an_engine_failure(tm
     with pytest.raises(
         EngineFailure, match=r"last_hidden_state of model.onnx has shape \[1, 1, 4\], not \[1, 1, 5\]"
     ):
-        runner.run(PackedBatch.pack([np.array([5], np.int32)]), Output.DENSE)
+        runner.run(PackedBatch.pack([np.array([5], np.int32)]), OutputKind.DENSE)
 
 
 def test_the_identity_covers_the_files_and_the_pipeline(tmp_path: Path) -> None:

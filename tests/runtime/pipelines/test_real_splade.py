@@ -8,7 +8,7 @@ from sentence_transformers import SparseEncoder
 
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
@@ -25,7 +25,7 @@ def test_weights_of_a_real_model_equal_those_of_sentence_transformers() -> None:
     runner = load_runner(config)
     assert runner.card.task is Task.SPARSE
     ids = TextTokenizer.from_card(runner.card).encode(TEXTS, prompt="", rules=TruncationRules(truncate=True))
-    vectors = runner.run(PackedBatch.pack(ids), Output.SPARSE).sparse
+    vectors = runner.run(PackedBatch.pack(ids), OutputKind.SPARSE).sparse
     assert vectors is not None
     got = np.zeros((len(TEXTS), runner.card.pipeline.dimensions), dtype=np.float32)
     for row, vector in zip(got, vectors, strict=True):

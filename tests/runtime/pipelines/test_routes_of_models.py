@@ -20,7 +20,7 @@ from transformers import BertForMaskedLM
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import EmbedserveError, ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.batch import PackedBatch, Tokens, TokenSequence
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -70,12 +70,12 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
         for text, ids in zip(TEXTS, TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT), strict=True):
             alone = plain.encode(text, add_special_tokens=False).ids
             batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), is_query_role=True)]
-        found = runner.run(PackedBatch.pack(batch), Output.SPARSE).sparse
+        found = runner.run(PackedBatch.pack(batch), OutputKind.SPARSE).sparse
         assert found is not None
         got = rows(list(found), CUT_VOCABULARY)
         assert greatest(got[::2] - documents) <= FP32_MAX_ABS_DIFF
         assert greatest(got[1::2] - queries) <= FP32_MAX_ABS_DIFF
-        only = runner.run(PackedBatch.pack(batch[1::2]), Output.SPARSE).sparse
+        only = runner.run(PackedBatch.pack(batch[1::2]), OutputKind.SPARSE).sparse
         assert only is not None
         np.testing.assert_array_equal(rows(list(only), CUT_VOCABULARY), got[1::2])
 
@@ -85,7 +85,7 @@ def test_a_long_query_is_cut_as_sentence_transformers_cuts_it(bare: Path, tmp_pa
     edit(tmp_path / TABLE / "tokenizer_config.json", model_max_length=3)
     model = SparseEncoder(str(tmp_path), device="cpu")
     runner = runner_of(tmp_path, "torch")
-    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), Output.SPARSE).sparse
+    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), OutputKind.SPARSE).sparse
     assert found is not None
     want = model.encode_query(TEXTS, convert_to_sparse_tensor=False).numpy()
     assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
@@ -98,8 +98,12 @@ def test_a_table_of_weights_may_be_all_of_a_model(bare: Path, tmp_path: Path) ->
     )
     model.save_pretrained(str(tmp_path), create_model_card=False)
     runner = load_runner(RuntimeConfig.model_validate({"model": {"source": str(tmp_path)}}))
-    assert (runner.card.task, runner.card.outputs, runner.card.query) == (Task.SPARSE, Output.SPARSE, None)
-    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), Output.SPARSE).sparse
+    assert (runner.card.task, runner.card.outputs, runner.card.query) == (
+        Task.SPARSE,
+        OutputKind.SPARSE,
+        None,
+    )
+    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), OutputKind.SPARSE).sparse
     assert found is not None
     want = model.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
     assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF

@@ -15,7 +15,7 @@ from transformers import BertForMaskedLM
 from embedserve_runtime.errors import ModelInvalid, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads.sparse import prune
 from embedserve_runtime.model.heads.description import Task
 from embedserve_runtime.runners.base import Runner
@@ -47,7 +47,7 @@ def saved(bare: Path, folder: Path, **pooling: Any) -> SparseEncoder:
 
 def vectors(runner: Runner) -> list[SparseVector]:
     ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT)
-    found = runner.run(PackedBatch.pack(ids), Output.SPARSE).sparse
+    found = runner.run(PackedBatch.pack(ids), OutputKind.SPARSE).sparse
     assert found is not None
     return list(found)
 

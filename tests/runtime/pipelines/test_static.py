@@ -33,7 +33,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.loading.runners import load_runner
 from embedserve_runtime.model.card import ModelCard
@@ -53,9 +53,9 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
     return read_card(folder, "local", ModelSettings.model_validate({"source": str(folder), **settings}))
 
 
-def results_of(runner: Runner, texts: Sequence[str]) -> Results:
+def results_of(runner: Runner, texts: Sequence[str]) -> ModelOutput:
     ids = TextTokenizer.from_card(runner.card).encode(texts, "", TruncationRules(truncate=True))
-    return runner.run(PackedBatch.pack(ids), Output.DENSE | Output.HIDDEN)
+    return runner.run(PackedBatch.pack(ids), OutputKind.DENSE | OutputKind.HIDDEN)
 
 
 def vectors_of(runner: Runner, texts: Sequence[str]) -> FloatArray:
@@ -101,7 +101,7 @@ ANY_TEXTS = st.lists(
 def test_vectors_of_any_texts_are_those_of_model2vec_bit_for_bit(case: str, texts: list[str]) -> None:
     model, runner, tokenizer = loaded(case)
     dense = runner.run(
-        PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True))), Output.DENSE
+        PackedBatch.pack(tokenizer.encode(texts, "", TruncationRules(truncate=True))), OutputKind.DENSE
     ).dense
     assert dense is not None
     got = normalize(dense) if runner.card.pipeline.normalize else dense
@@ -165,7 +165,7 @@ def test_a_negative_id_is_refused_by_its_index(tmp_path: Path) -> None:
     Saved().save(tmp_path)
     batch = PackedBatch.pack([np.array([1, 2], dtype=np.int32), np.array([3, -1], dtype=np.int32)])
     with pytest.raises(EngineFailure, match="batch of 4 tokens has a negative token id at 3"):
-        runner_of(tmp_path).run(batch, Output.DENSE)
+        runner_of(tmp_path).run(batch, OutputKind.DENSE)
 
 
 def test_hidden_states_are_the_rows_and_zeros_for_what_takes_no_part(tmp_path: Path) -> None:

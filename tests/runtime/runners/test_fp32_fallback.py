@@ -10,7 +10,7 @@ import pytest
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import (
     MAX_INPUTS,
@@ -46,7 +46,7 @@ def test_a_text_that_overflows_in_float16_has_the_vector_of_float32(folder: Path
 def test_hidden_states_are_computed_again_with_the_rest(folder: Path) -> None:
     (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
     batch = PackedBatch.pack(tokens_of(reduced.card, [OVERFLOWS, FITS]))
-    outputs = Output.DENSE | Output.HIDDEN
+    outputs = OutputKind.DENSE | OutputKind.HIDDEN
     got, want = reduced.run(batch, outputs).hidden, exact.run(batch, outputs).hidden
     assert got is not None
     assert want is not None
@@ -99,7 +99,7 @@ def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() ->
     runner = add_fallback(TinyRunner(nan_on(9)), FP32Fallback(open_runner))
     for _ in range(2):
         batch = batch_of([1, 2], [9], [3, 9, 4], [5])
-        rows = runner.run(batch, Output.DENSE).dense
+        rows = runner.run(batch, OutputKind.DENSE).dense
         assert rows is not None
         assert np.array_equal(rows[[0, 3]], np.ones((2, DIMENSIONS)))
         assert np.array_equal(rows[[1, 2]], build_mean_run()(batch_of([9], [3, 9, 4])))
@@ -112,7 +112,7 @@ def test_an_engine_that_overlaps_still_does() -> None:
     runner = add_fallback(OverlappingRunner(nan_on(9)), FP32Fallback(lambda: TinyRunner(build_mean_run())))
     assert isinstance(runner, AsyncBatchRunner)
     assert runner.max_in_flight == 2
-    under_way = [runner.submit(batch_of(ids), Output.DENSE) for ids in ([9], [1])]
+    under_way = [runner.submit(batch_of(ids), OutputKind.DENSE) for ids in ([9], [1])]
     for one in under_way:
         rows = one.results().dense
         assert rows is not None
@@ -129,7 +129,7 @@ def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
 
     runner = add_fallback(TinyRunner(nan_on(9)), FP32Fallback(open_runner))
     for _ in range(2):
-        rows = runner.run(batch_of([9], [1]), Output.DENSE).dense
+        rows = runner.run(batch_of([9], [1]), OutputKind.DENSE).dense
         assert rows is not None
         assert np.isnan(rows[0]).all()
         assert np.isfinite(rows[1]).all()
@@ -138,8 +138,8 @@ def test_a_model_that_cannot_be_opened_in_float32_is_tried_once() -> None:
 
 def test_where_the_runner_has_looked_through_token_vectors_its_report_counts() -> None:
     vectors = [np.ones((2, 3), dtype=np.float32), np.full((1, 3), np.nan, dtype=np.float32)]
-    assert find_not_finite(Results(multi_vectors=vectors), 2).tolist() == [False, True]
-    reported = Results(multi_vectors=vectors, is_finite=np.array([False, True]))
+    assert find_not_finite(ModelOutput(multi_vectors=vectors), 2).tolist() == [False, True]
+    reported = ModelOutput(multi_vectors=vectors, is_finite=np.array([False, True]))
     assert find_not_finite(reported, 2).tolist() == [True, False]
 
 

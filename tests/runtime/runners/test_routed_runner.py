@@ -13,7 +13,7 @@ from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, TokenSequence
 from embedserve_runtime.forward.engine import MemoryStatus
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.runners.base import RoutedRunner, Runner, TaskRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.policy import Limits
@@ -62,7 +62,9 @@ def test_each_sequence_gets_what_its_way_gives_alone(
     runner = routed(documents(build_mean_run()), queries(negated(build_mean_run())))
     assert runner.max_in_flight == under_way
     batches = [[text(n, query=query) for n, query in enumerate(ways)] for ways in WAYS.values()]
-    submitted = [runner.submit(PackedBatch.pack(batch), Output.DENSE | Output.HIDDEN) for batch in batches]
+    submitted = [
+        runner.submit(PackedBatch.pack(batch), OutputKind.DENSE | OutputKind.HIDDEN) for batch in batches
+    ]
     for batch, one in zip(batches, submitted, strict=True):
         results = one.results()
         np.testing.assert_array_equal(results.dense, expected(batch))
@@ -75,7 +77,7 @@ async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_h
     texts = [TokenSequence(ids(n), is_query_role=n % 2 == 1) for n in range(6)]
     # One of each way in a batch.
     async with dispatcher(routed(*engines), limits=Limits(2, 1_000, 100)) as built:
-        request = asyncio.create_task(built.submit(BatchRequest(texts, Output.DENSE), deadline()))
+        request = asyncio.create_task(built.submit(BatchRequest(texts, OutputKind.DENSE), deadline()))
         for engine in engines:
             await taken(engine)
             await taken(engine)
@@ -95,7 +97,7 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
     ways[way] = replace(ways[way], refused=7)
     texts = [TokenSequence(ids(n, 2), is_query_role=query) for n in (1, 7, 3) for query in (False, True)]
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
-        requests = [built.submit(BatchRequest([one], Output.DENSE), deadline()) for one in texts]
+        requests = [built.submit(BatchRequest([one], OutputKind.DENSE), deadline()) for one in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     for one, outcome in zip(texts, outcomes, strict=True):
         if one.is_query_role == way and one.ids[0] == 7:
@@ -134,7 +136,7 @@ def test_each_sequence_of_a_model_with_tasks_gets_what_its_task_gives_alone() ->
         sequences = [
             TokenSequence(np.arange(n, 2 * n + 1, dtype=np.int32), task=task) for n, task in enumerate(tasks)
         ]
-        found = runner.run(PackedBatch.pack(sequences), Output.DENSE).dense
+        found = runner.run(PackedBatch.pack(sequences), OutputKind.DENSE).dense
         want = [
             scales[task] * plain(PackedBatch.pack([one])) for task, one in zip(tasks, sequences, strict=True)
         ]

@@ -19,7 +19,7 @@ from embedserve_runtime.cpu.priority import GIVE_WAY_BY, MAX_NICE, read_nice
 from embedserve_runtime.errors import BatchTooLarge, DeadlineExceeded, EngineFailure, NotReady, Overloaded
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.runners.protocol import BatchRunner
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.clients import Client
@@ -74,7 +74,7 @@ def ids(*values: int) -> Int32Array:
 
 
 def dense_of(sequences: Sequence[Int32Array]) -> BatchRequest:
-    return BatchRequest(sequences, Output.DENSE)
+    return BatchRequest(sequences, OutputKind.DENSE)
 
 
 def dense_rows(done: CompletedRequest) -> FloatArray:
@@ -226,10 +226,10 @@ async def test_an_engine_that_fails_on_everything_is_not_asked_for_ever() -> Non
 async def test_a_request_whose_hidden_states_outgrow_its_bound_fails_and_leaves_nothing_behind() -> None:
     sequences = [ids(*[1] * 60)] * 10
     async with dispatcher(build_mean_run()) as built:
-        request = BatchRequest(sequences, Output.HIDDEN, max_bytes=60 * DIMENSIONS * 4)
+        request = BatchRequest(sequences, OutputKind.HIDDEN, max_bytes=60 * DIMENSIONS * 4)
         with pytest.raises(BatchTooLarge, match="send fewer inputs"):
             await built.submit(request, deadline())
-        await built.submit(BatchRequest(sequences[:1], Output.HIDDEN, request.max_bytes), deadline())
+        await built.submit(BatchRequest(sequences[:1], OutputKind.HIDDEN, request.max_bytes), deadline())
         assert built.queued_inputs == 0
 
 
@@ -240,7 +240,7 @@ async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_f
         await entered(gate)
         plain = asyncio.create_task(built.submit(dense_of([ids(5)]), deadline()))
         asked = asyncio.create_task(
-            built.submit(BatchRequest([ids(2, 3), ids(4)], Output.DENSE | Output.HIDDEN), deadline())
+            built.submit(BatchRequest([ids(2, 3), ids(4)], OutputKind.DENSE | OutputKind.HIDDEN), deadline())
         )
         bad = asyncio.create_task(built.submit(dense_of([ids(13)]), deadline()))
         await asyncio.sleep(0)
@@ -469,7 +469,7 @@ async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_thi
 
 
 def dense_by(client: str | None, *values: int) -> BatchRequest:
-    return BatchRequest([ids(*values)], Output.DENSE, client=None if client is None else Client(client))
+    return BatchRequest([ids(*values)], OutputKind.DENSE, client=None if client is None else Client(client))
 
 
 async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another_runs() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.health import PROBES, EngineMonitor
 from tests.support.in_process_server import InProcessServer, serve_in_process
 from tests.support.tiny_runners import build_mean_run
 
-PROBE = BatchRequest([np.array([2, 3], dtype=np.int32)], Output.DENSE)
+PROBE = BatchRequest([np.array([2, 3], dtype=np.int32)], OutputKind.DENSE)
 POISON = 13
 
 

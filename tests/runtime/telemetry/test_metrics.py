@@ -10,7 +10,7 @@ import pytest
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import MemoryStatus
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.context import build_request_series
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.telemetry.metrics import Metrics
@@ -118,7 +118,7 @@ def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
 
 def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> None:
     batch = PackedBatch.pack([np.full(length, 7, dtype=np.int32) for length in (4, 9, 9)])
-    assert minilm_runner.run(batch, Output.DENSE).padding == 0
+    assert minilm_runner.run(batch, OutputKind.DENSE).padding == 0
 
 
 @pytest.mark.parametrize(

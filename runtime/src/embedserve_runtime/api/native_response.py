@@ -27,7 +27,7 @@ from embedserve_runtime.api.vector_store_formats import (
 )
 from embedserve_runtime.errors import InvalidInput
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.ranges import RANGES_FILE, Ranges
@@ -138,24 +138,24 @@ def check_chunks(output_dtype: OutputDtype, ranges: Ranges | None) -> None:
 
 
 async def write_results(
-    output_format: OutputFormat, outputs: Output, service: InferenceService, embedded: EmbedResult
+    output_format: OutputFormat, outputs: OutputKind, service: InferenceService, embedded: EmbedResult
 ) -> list[bytes]:
     """Write the members of the answer, one for each output."""
     members = []
-    if Output.DENSE in outputs:
+    if OutputKind.DENSE in outputs:
         members.append(b'"dense":' + await write_rows(embedded.dense, output_format.row_writer))
         if output_format.output_dtype in SCALED_DTYPES and output_format.ranges is None:
             steps = compute_row_scales(embedded.dense)
             members.append(b'"scales":' + orjson.dumps(steps, option=orjson.OPT_SERIALIZE_NUMPY))
-    if Output.SPARSE in outputs:
+    if OutputKind.SPARSE in outputs:
         write_one = output_format.sparse_writer(service.card.sparse_width, service.token_texts)
         members.append(b'"sparse":[' + await write_sparse_vectors(embedded.sparse, write_one) + b"]")
         if output_format.by_text:
             write_one = output_format.weights_writer(service.token_texts)
             members.append(b'"sparse_map":[' + await write_sparse_vectors(embedded.sparse, write_one) + b"]")
     for output, name, matrices in (
-        (Output.MULTI_VECTOR, b"multi_vector", embedded.multi_vectors),
-        (Output.HIDDEN, b"hidden", embedded.hidden),
+        (OutputKind.MULTI_VECTOR, b"multi_vector", embedded.multi_vectors),
+        (OutputKind.HIDDEN, b"hidden", embedded.hidden),
     ):
         if output in outputs:
             members.append(b'"%b":[%b]' % (name, await _write_matrices(output_format, matrices)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.cosines import compute_cosines
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import EmbedQuery, InferenceService, Pair, ScoreQuery
 
@@ -44,14 +44,14 @@ async def find_problems(service: InferenceService) -> list[str]:
 async def _embed_probes(service: InferenceService, texts: Sequence[str]) -> FloatArray:
     """Compute the model's main output as one row for each text."""
     output, size = service.card.main_output, service.card.pipeline.dimensions
-    if output is Output.LOGITS:
+    if output is OutputKind.LOGITS:
         ranks = size == 1
         items = [Pair(PROBES[0], text) if ranks else text for text in texts]
         return (await service.score(ScoreQuery(items, ranks=ranks, raw=True, truncate=True))).logits
     embedded = await service.embed(EmbedQuery(inputs=[*texts], truncate=True, outputs=output, reuse=False))
-    if output is Output.SPARSE:
+    if output is OutputKind.SPARSE:
         return np.stack([_to_dense(vector, size) for vector in embedded.sparse])
-    if output is Output.MULTI_VECTOR:
+    if output is OutputKind.MULTI_VECTOR:
         return np.stack([matrix.mean(axis=0) for matrix in embedded.multi_vectors])
     return embedded.dense
 
@@ -69,4 +69,4 @@ def _are_equal(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _is_normalised(card: ModelCard) -> bool:
-    return card.main_output is Output.DENSE and card.pipeline.normalize
+    return card.main_output is OutputKind.DENSE and card.pipeline.normalize

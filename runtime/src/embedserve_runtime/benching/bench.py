@@ -20,7 +20,7 @@ from embedserve_runtime.config import BatchingSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.cpu.split import choose_front_end_count
 from embedserve_runtime.errors import WrongModelKind
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
@@ -119,7 +119,7 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     texts = build_mix() if options.texts is None else read_texts(options.texts)
     runner = load_runner(config)
     card = runner.card
-    if not card.main_output & (Output.DENSE | Output.SPARSE):
+    if not card.main_output & (OutputKind.DENSE | OutputKind.SPARSE):
         raise WrongModelKind(f"{card.source} makes no vectors of single texts; bench a model that embeds")
     tokenizer = TextTokenizer.from_card(card)
     calibration = _calibrate(runner, tokenizer)

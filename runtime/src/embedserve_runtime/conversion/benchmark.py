@@ -13,7 +13,7 @@ from embedserve_runtime.config import ParitySettings
 from embedserve_runtime.engines.onnx.artifacts import Variant
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.architecture import Encoder
@@ -21,7 +21,7 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import LexicalHead, Task
 from embedserve_runtime.parity.corpus import choose_evenly, pair_texts
 from embedserve_runtime.parity.long_texts import choose_lengths, tokenize_long_texts
-from embedserve_runtime.parity.measures import ModelOutputs, ParityReport, compare_texts, is_out_of_reach
+from embedserve_runtime.parity.measures import ComparedOutputs, ParityReport, compare_texts, is_out_of_reach
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -90,7 +90,7 @@ def describe_variant(precision: str, parity: ParityReport, reason: str, tokens_p
 class BenchmarkResult:
     """The outputs and the speed of a variant, for the corpus or for its first texts where it was stopped after them."""
 
-    outputs: ModelOutputs
+    outputs: ComparedOutputs
     tokens_per_second: float
 
 
@@ -98,7 +98,7 @@ class BenchmarkResult:
 class ParityLimits:
     """The reference that a variant is compared with while it runs, and the floor of the comparison."""
 
-    reference: ModelOutputs
+    reference: ComparedOutputs
     floor: ParitySettings
 
 
@@ -127,22 +127,22 @@ class Benchmark:
         states. Token weights count too. With limits it stops at the batch after which the floor is
         out of reach."""
         outputs = self._card.main_output
-        if outputs is Output.DENSE:
-            outputs |= self._card.outputs & Output.SPARSE
-        if outputs is Output.LOGITS:
-            outputs |= Output.HIDDEN
-        elif outputs is Output.MULTI_VECTOR:
-            outputs = Output.HIDDEN
+        if outputs is OutputKind.DENSE:
+            outputs |= self._card.outputs & OutputKind.SPARSE
+        if outputs is OutputKind.LOGITS:
+            outputs |= OutputKind.HIDDEN
+        elif outputs is OutputKind.MULTI_VECTOR:
+            outputs = OutputKind.HIDDEN
         runner.run(self._batches[0], outputs)  # the first call sets memory aside
         best, began = 0.0, clock()
         for _ in range(TIMED_RUNS):
             start, tokens = clock(), 0
-            parts: list[ModelOutputs] = []
+            parts: list[ComparedOutputs] = []
             for batch in self._batches:
                 parts.append(self._get_outputs(runner.run(batch, outputs)))
                 tokens += batch.tokens
                 if limits is not None and self._is_out_of_reach(parts, limits):
-                    return BenchmarkResult(ModelOutputs.join(parts), tokens / (clock() - start))
+                    return BenchmarkResult(ComparedOutputs.join(parts), tokens / (clock() - start))
             best = max(best, tokens / (clock() - start))
             if clock() - began > TIMED_SECONDS:
                 break
@@ -150,20 +150,20 @@ class Benchmark:
             parts.append(self._get_outputs(runner.run(batch, outputs)))
             if limits is not None and self._is_out_of_reach(parts, limits):
                 break
-        return BenchmarkResult(ModelOutputs.join(parts), best)
+        return BenchmarkResult(ComparedOutputs.join(parts), best)
 
-    def _is_out_of_reach(self, parts: Sequence[ModelOutputs], limits: ParityLimits) -> bool:
-        found = ModelOutputs.join(parts)
+    def _is_out_of_reach(self, parts: Sequence[ComparedOutputs], limits: ParityLimits) -> bool:
+        found = ComparedOutputs.join(parts)
         by_output = compare_texts(limits.reference.take_first(len(found.vectors)), found)
         return any(is_out_of_reach(one, self._texts, limits.floor) for one in by_output)
 
-    def _get_outputs(self, results: Results) -> ModelOutputs:
+    def _get_outputs(self, results: ModelOutput) -> ComparedOutputs:
         weights = None
         if results.dense is not None and results.sparse is not None:
             weights = write_out(results.sparse, self._weighed_ids)
-        return ModelOutputs(normalize(self._stack_vectors(results)), results.logits, weights)
+        return ComparedOutputs(normalize(self._stack_vectors(results)), results.logits, weights)
 
-    def _stack_vectors(self, results: Results) -> FloatArray:
+    def _stack_vectors(self, results: ModelOutput) -> FloatArray:
         """(sequences, dimensions), float32."""
         if results.dense is not None:
             return truncate_dimensions(results.dense, self._card.pipeline.dimensions)

@@ -33,7 +33,7 @@ from embedserve_runtime.model.onnx_outputs import HIDDEN, LOGITS
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.vocabulary import parse_tokenizer
 from embedserve_runtime.parity.corpus import choose_evenly, read_parity_texts
-from embedserve_runtime.parity.measures import ModelOutputs, compare, describe_shortfalls
+from embedserve_runtime.parity.measures import ComparedOutputs, compare, describe_shortfalls
 from embedserve_runtime.sources import LocatedModel
 from embedserve_runtime.store import publish_folder, remove_folder
 
@@ -124,12 +124,12 @@ def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool
     return np.split(made.hidden, batch.cu_seqlens[1:-1])
 
 
-def _summarize_outputs(rows: list[FloatArray], output: str) -> ModelOutputs:
+def _summarize_outputs(rows: list[FloatArray], output: str) -> ComparedOutputs:
     """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
     means = np.stack([one.mean(axis=0) for one in rows])
-    return ModelOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
+    return ComparedOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
 
 
-def _judge(want: ModelOutputs, found: ModelOutputs, speed: float) -> Variant:
+def _judge(want: ComparedOutputs, found: ComparedOutputs, speed: float) -> Variant:
     parity = compare(want, found)
     return describe_variant(PLAIN, parity, describe_shortfalls(parity, FLOOR), speed)

@@ -15,7 +15,7 @@ from embedserve_runtime.errors import EngineFailure, ModelInvalid
 from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.static import StaticTable
 
@@ -130,7 +130,7 @@ class StaticRunner:
     def card(self) -> ModelCard:
         return self._card
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         """Dense: the mean of the rows that count, zeros where none does. Hidden: each token's row, zeros for those
         that do not count. Raises EngineFailure for a negative id."""
         ids = batch.token_ids
@@ -140,9 +140,9 @@ class StaticRunner:
         counts = (ids < self._vocabulary) & (ids != self._unknown)
         bounds = np.concatenate(([0], np.cumsum(counts)))[batch.cu_seqlens]
         means = self._rows.compute_means(ids[counts], bounds)
-        return Results(
-            dense=self._finish(means) if Output.DENSE in outputs else None,
-            hidden=self._list_token_states(batch, counts) if Output.HIDDEN in outputs else None,
+        return ModelOutput(
+            dense=self._finish(means) if OutputKind.DENSE in outputs else None,
+            hidden=self._list_token_states(batch, counts) if OutputKind.HIDDEN in outputs else None,
         )
 
     def _list_token_states(self, batch: PackedBatch, counts: BoolArray) -> list[FloatArray]:
@@ -171,15 +171,15 @@ class SparseStaticRunner:
     def card(self) -> ModelCard:
         return self._card
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         """Sum up the vectors of each text. Raises EngineFailure for an id that the table does not have."""
         if batch.tokens and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < len(self._weights):
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids outside of the table of {len(self._weights)}"
             )
-        if Output.SPARSE not in outputs:
-            return Results()
-        return Results(
+        if OutputKind.SPARSE not in outputs:
+            return ModelOutput()
+        return ModelOutput(
             sparse=[self._build_vector(ids) for ids in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]
         )
 

@@ -14,8 +14,8 @@ from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
 T = TypeVar("T")
 
 
-class Output(Flag):
-    """Kinds of results; several can be asked of one forward pass.
+class OutputKind(Flag):
+    """The kinds of output of a model; several can be requested of one forward pass.
 
     DENSE: the vector of a sequence, before cut and normalize. LOGITS: of a classifier's labels.
     SPARSE: weights of vocabulary entries. MULTI_VECTOR: a vector for each token that counts.
@@ -46,8 +46,8 @@ class SparseVector(Struct, frozen=True, eq=False):
         return SparseVector(self.indices.copy(), self.values.copy())
 
 
-class Results(Struct, frozen=True, eq=False):
-    """Results of some sequences, in their order; None for what was not asked for. All float32.
+class ModelOutput(Struct, frozen=True, eq=False):
+    """The outputs of a model for some sequences, in their order; None for what was not requested. All float32.
 
     dense: (sequences, full dimensions). logits: (sequences, labels).
     multi_vectors, hidden: an array (tokens, size) for each sequence.
@@ -64,44 +64,44 @@ class Results(Struct, frozen=True, eq=False):
     padding: int = 0
     is_finite: BoolArray | None = None
 
-    def slice(self, start: int, stop: int, outputs: Output) -> Results:
+    def slice(self, start: int, stop: int, outputs: OutputKind) -> ModelOutput:
         """Select these outputs of the sequences from `start` to `stop`.
 
         Of arrays that differ in length copies are made: a view would keep those of the whole batch in memory.
         """
-        is_dense_alone = outputs is Output.DENSE
+        is_dense_alone = outputs is OutputKind.DENSE
         if is_dense_alone:  # a question to flags takes longer than all else of a short request
-            return Results(None if self.dense is None else self.dense[start:stop])
+            return ModelOutput(None if self.dense is None else self.dense[start:stop])
         sparse, vectors, hidden = self.sparse, self.multi_vectors, self.hidden
-        return Results(
-            self.dense[start:stop] if self.dense is not None and Output.DENSE in outputs else None,
-            self.logits[start:stop] if self.logits is not None and Output.LOGITS in outputs else None,
-            [one.copy() for one in sparse[start:stop]]
-            if sparse is not None and Output.SPARSE in outputs
+        return ModelOutput(
+            self.dense[start:stop] if self.dense is not None and OutputKind.DENSE in outputs else None,
+            self.logits[start:stop] if self.logits is not None and OutputKind.LOGITS in outputs else None,
+            [vector.copy() for vector in sparse[start:stop]]
+            if sparse is not None and OutputKind.SPARSE in outputs
             else None,
-            [one.copy() for one in vectors[start:stop]]
-            if vectors is not None and Output.MULTI_VECTOR in outputs
+            [rows.copy() for rows in vectors[start:stop]]
+            if vectors is not None and OutputKind.MULTI_VECTOR in outputs
             else None,
-            [one.copy() for one in hidden[start:stop]]
-            if hidden is not None and Output.HIDDEN in outputs
+            [rows.copy() for rows in hidden[start:stop]]
+            if hidden is not None and OutputKind.HIDDEN in outputs
             else None,
         )
 
     @property
     def nbytes(self) -> int:
-        rows = (self.dense, self.logits)
-        return self.ragged_bytes + sum(one.nbytes for one in rows if one is not None)
+        arrays = (self.dense, self.logits)
+        return self.ragged_bytes + sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def ragged_bytes(self) -> int:
         """Bytes of the arrays that differ in length, which no row width bounds."""
         members = (self.sparse, self.multi_vectors, self.hidden)
-        return sum(one.nbytes for member in members if member is not None for one in member)
+        return sum(array.nbytes for member in members if member is not None for array in member)
 
     @classmethod
-    def gather(cls, count: int, parts: Sequence[tuple[Sequence[int], Results]]) -> Results:
-        """Results of `count` sequences out of parts, each with the indices of its sequences. Rows that no part has
-        hold zeros or nothing."""
+    def gather(cls, count: int, parts: Sequence[tuple[Sequence[int], ModelOutput]]) -> ModelOutput:
+        """Gather the outputs of `count` sequences from parts, each with the indices of its sequences. Rows that no part
+        has hold zeros or nothing."""
         if len(parts) == 1 and (count == 1 or _are_all(parts[0][0], count)):
             return parts[0][1]
         return cls(
@@ -124,11 +124,11 @@ _NO_SPARSE = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.floa
 
 
 def _gather_rows(count: int, parts: Sequence[tuple[Sequence[int], FloatArray | None]]) -> FloatArray | None:
-    given = [(indices, values) for indices, values in parts if values is not None]
-    if not given:
+    present = [(indices, values) for indices, values in parts if values is not None]
+    if not present:
         return None
-    rows = np.zeros((count, given[0][1].shape[1]), dtype=np.float32)
-    for indices, values in given:
+    rows = np.zeros((count, present[0][1].shape[1]), dtype=np.float32)
+    for indices, values in present:
         rows[list(indices)] = values
     return rows
 

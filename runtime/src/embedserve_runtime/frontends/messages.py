@@ -17,7 +17,7 @@ from embedserve_runtime import errors
 from embedserve_runtime.errors import EmbedserveError, EngineFailure, Overloaded, RequestError
 from embedserve_runtime.forward.arrays import BoolArray, Int32Array
 from embedserve_runtime.forward.batch import FlatTokens, PackedBatch, TokenSequence
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import QueueDepth
@@ -56,7 +56,7 @@ class Submit(Message, frozen=True):
 
     request_id: int
     deadline: float
-    outputs: Output
+    outputs: OutputKind
     max_bytes: int | None
     client: Client | None
     lengths: list[Annotated[int, Meta(ge=1, le=MAX_SEQUENCE_TOKENS)]]

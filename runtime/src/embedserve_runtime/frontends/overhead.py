@@ -20,7 +20,7 @@ from embedserve_runtime.api.memory import RequestMemory
 from embedserve_runtime.config import BatchingSettings, ServerSettings
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import Task
@@ -107,14 +107,14 @@ class _Idle:
         self.tokens = 0
         self._row = np.linspace(-1, 1, dimensions, dtype=np.float32)[None]
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         self.tokens += batch.tokens
-        return Results(dense=np.repeat(self._row, len(batch.lengths), axis=0))
+        return ModelOutput(dense=np.repeat(self._row, len(batch.lengths), axis=0))
 
 
 def _dense(card: ModelCard) -> ModelCard:
     """The card of a model with plain vectors, which stand for whatever the model makes."""
-    if card.main_output is Output.DENSE and card.query is None:
+    if card.main_output is OutputKind.DENSE and card.query is None:
         return card
     size = card.encoder.width
     plain = Pipeline((Pooling.MEAN,), (), normalize=True, dimensions=size, full_dimensions=size)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.memory.activation_memory import FLOAT_BYTES, ActivationSizes, estimate_activations
 from embedserve_runtime.model.architecture import Alibi, Attention, Encoder, RelativeBuckets, Rotary
 from embedserve_runtime.model.card import ModelCard
@@ -101,9 +101,9 @@ def _choose_larger(one: ActivationSizes | None, other: ActivationSizes | None) -
 
 
 def _count_columns(card: ModelCard) -> int:
-    if card.main_output is Output.SPARSE:
+    if card.main_output is OutputKind.SPARSE:
         return min(card.sparse_width, SPARSE_COLUMNS)
-    if card.main_output is Output.MULTI_VECTOR:
+    if card.main_output is OutputKind.MULTI_VECTOR:
         return card.pipeline.dimensions * VECTORS_OF_TEXT
     return card.pipeline.dimensions
 

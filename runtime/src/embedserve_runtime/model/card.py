@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.canonical import NOT_HASHED
@@ -31,12 +31,12 @@ from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.words import WordTable
 
 Body = StaticTable | WordTable | BundledOnnx
-OUTPUT_OF: Mapping[type[Head | TokenHead], Output] = MappingProxyType(
+OUTPUT_OF: Mapping[type[Head | TokenHead], OutputKind] = MappingProxyType(
     {
-        ClassifierHead: Output.LOGITS,
-        SparseHead: Output.SPARSE,
-        LexicalHead: Output.SPARSE,
-        MultiVectorHead: Output.MULTI_VECTOR,
+        ClassifierHead: OutputKind.LOGITS,
+        SparseHead: OutputKind.SPARSE,
+        LexicalHead: OutputKind.SPARSE,
+        MultiVectorHead: OutputKind.MULTI_VECTOR,
     }
 )
 
@@ -149,18 +149,18 @@ class ModelCard:
         ]
 
     @property
-    def outputs(self) -> Output:
+    def outputs(self) -> OutputKind:
         """The outputs that every input can have."""
         return self._made if self.query is None else self._made & self.query.card.outputs
 
     @property
-    def _made(self) -> Output:
+    def _made(self) -> OutputKind:
         """All that one forward pass can give, of documents where queries differ."""
         if isinstance(self.body, WordTable):
-            return Output.SPARSE
+            return OutputKind.SPARSE
         if isinstance(self.body, BundledOnnx) and self.head is None and self.body.hidden is None:
-            return Output.DENSE
-        made = Output.DENSE | Output.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
+            return OutputKind.DENSE
+        made = OutputKind.DENSE | OutputKind.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
         for head in self.token_heads:
             made |= OUTPUT_OF[type(head)]
         return made
@@ -170,18 +170,18 @@ class ModelCard:
         """The outputs that requests can ask for, by their names in the API."""
         logits = "score" if self.task is Task.RERANK else "labels"
         names = {
-            Output.DENSE: "dense",
-            Output.SPARSE: "sparse",
-            Output.MULTI_VECTOR: "multiVector",
-            Output.LOGITS: logits,
-            Output.HIDDEN: "hidden",
+            OutputKind.DENSE: "dense",
+            OutputKind.SPARSE: "sparse",
+            OutputKind.MULTI_VECTOR: "multiVector",
+            OutputKind.LOGITS: logits,
+            OutputKind.HIDDEN: "hidden",
         }
         return [name for output, name in names.items() if output in self.outputs]
 
     @property
-    def main_output(self) -> Output:
+    def main_output(self) -> OutputKind:
         """The output that the model is made for."""
-        order = (Output.DENSE, Output.LOGITS, Output.SPARSE, Output.MULTI_VECTOR)
+        order = (OutputKind.DENSE, OutputKind.LOGITS, OutputKind.SPARSE, OutputKind.MULTI_VECTOR)
         return next(output for output in order if output in self.outputs)
 
     def makes_space(self, space: str) -> bool:

@@ -11,7 +11,7 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
 from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.forward.engine import MeasuredParity
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.dense import pool
 from embedserve_runtime.heads.sparse import write_out
 from embedserve_runtime.model.card import ModelCard
@@ -58,9 +58,9 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     """Compare dense vectors, or where a model has none, means of hidden states; token weights too, of which the numbers
     are where those are less. batch: of `build_sample`. Raises EngineFailure."""
     card = runner.card
-    outputs = Output.DENSE if Output.DENSE in card.outputs else Output.HIDDEN
+    outputs = OutputKind.DENSE if OutputKind.DENSE in card.outputs else OutputKind.HIDDEN
     if any(isinstance(head, LexicalHead) for head in card.token_heads):
-        outputs |= Output.SPARSE
+        outputs |= OutputKind.SPARSE
     found, want = (one.run(batch, outputs) for one in (runner, exact))
     by_output = [compute_cosines(_vectors(found, batch), _vectors(want, batch))]
     if found.sparse is not None and want.sparse is not None:
@@ -75,7 +75,7 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     )
 
 
-def _vectors(results: Results, batch: PackedBatch) -> FloatArray:
+def _vectors(results: ModelOutput, batch: PackedBatch) -> FloatArray:
     """Return dense vectors, or where there are none means of hidden states, (sequences, dimensions)."""
     if results.dense is not None:
         return results.dense

@@ -17,7 +17,7 @@ NEGLIGIBLE_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModelOutputs:
+class ComparedOutputs:
     """The outputs of a variant for some texts.
 
     vectors: (texts, dimensions), of length 1. logits: (texts, labels), None where the model gives none. token_weights:
@@ -40,16 +40,16 @@ class ModelOutputs:
         sparse = compute_similarities(self.token_weights)
         return np.stack([dense, sparse, dense + sparse])
 
-    def take_first(self, texts: int) -> ModelOutputs:
+    def take_first(self, texts: int) -> ComparedOutputs:
         """Return the outputs for the first texts."""
-        return ModelOutputs(
+        return ComparedOutputs(
             self.vectors[:texts],
             None if self.logits is None else self.logits[:texts],
             None if self.token_weights is None else self.token_weights[:texts],
         )
 
     @classmethod
-    def join(cls, parts: Sequence[ModelOutputs]) -> ModelOutputs:
+    def join(cls, parts: Sequence[ComparedOutputs]) -> ComparedOutputs:
         """Return the outputs for the texts of all parts, one after another."""
         return cls(
             np.concatenate([part.vectors for part in parts]),
@@ -83,7 +83,7 @@ def compute_similarities(vectors: FloatArray) -> FloatArray:
     return products
 
 
-def compare(reference: ModelOutputs, found: ModelOutputs) -> ParityReport:
+def compare(reference: ComparedOutputs, found: ComparedOutputs) -> ParityReport:
     """Compare outputs with those of the reference; outputs that are not finite get the worst report there is."""
     pairs = [(reference.vectors, found.vectors)]
     if reference.token_weights is not None and found.token_weights is not None:
@@ -99,7 +99,7 @@ def compare(reference: ModelOutputs, found: ModelOutputs) -> ParityReport:
     )
 
 
-def compare_texts(reference: ModelOutputs, found: ModelOutputs) -> list[Cosines]:
+def compare_texts(reference: ComparedOutputs, found: ComparedOutputs) -> list[Cosines]:
     """Return the cosine of each text's two vectors, and of its two rows of token weights where there are such."""
     by_output = [compute_cosines(reference.vectors, found.vectors)]
     if reference.token_weights is not None and found.token_weights is not None:

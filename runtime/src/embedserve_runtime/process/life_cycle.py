@@ -32,7 +32,7 @@ from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.nodes import bind_to_one_node
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
 from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServerStatus
@@ -261,7 +261,7 @@ class _ServerProcess:
         return dispatcher
 
     def _create_engine_monitor(
-        self, dispatcher: Dispatcher, loaded: ServableModel, outputs: Output
+        self, dispatcher: Dispatcher, loaded: ServableModel, outputs: OutputKind
     ) -> EngineMonitor:
         probe = BatchRequest(loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True)), outputs)
         return EngineMonitor(dispatcher, probe, time.perf_counter, self._engine_is_broken)

@@ -15,7 +15,7 @@ from embedserve_runtime.cpu.nodes import list_usable_nodes, read_nodes
 from embedserve_runtime.cpu.quota import count_usable_cpus, list_allowed_cpus
 from embedserve_runtime.cpu.split import CpuSplit, choose_front_end_count, split_cpus
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Results
+from embedserve_runtime.forward.outputs import ModelOutput
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.memory.fitting import MemoryFit
@@ -121,7 +121,7 @@ def _make_sample_texts(runner: Runner, tokenizer: TextTokenizer) -> SampleTexts:
     return SampleTexts(runner.card.max_length, tokenizer.vocabulary_size)
 
 
-def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], Results]:
+def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], ModelOutput]:
     return partial(runner.run, outputs=runner.card.main_output)
 
 

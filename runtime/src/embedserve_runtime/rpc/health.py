@@ -7,7 +7,7 @@ import asyncio
 from grpc.aio import ServicerContext
 from grpc_health.v1 import health, health_pb2
 
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.rpc import native, tei
 from embedserve_runtime.service.readiness import Readiness
@@ -17,8 +17,8 @@ SERVICES = {**tei.SERVICES, **native.SERVICES}
 OVERALL = health.OVERALL_HEALTH
 # The outputs that each service needs from the model; other services do not depend on it.
 REQUIRED_OUTPUTS = {
-    "tei.v1.Embed": Output.DENSE | Output.SPARSE | Output.HIDDEN,
-    "tei.v1.Predict": Output.LOGITS,
+    "tei.v1.Embed": OutputKind.DENSE | OutputKind.SPARSE | OutputKind.HIDDEN,
+    "tei.v1.Predict": OutputKind.LOGITS,
 }
 
 

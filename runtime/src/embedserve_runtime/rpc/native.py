@@ -19,7 +19,7 @@ from embedserve_runtime.api.native_response import (
 )
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads.quantization import OutputDtype, compute_row_scales, quantize
 from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.rpc.generated import embedserve_pb2 as pb
@@ -42,10 +42,10 @@ STREAM_WINDOW = 8
 MAX_INLINE_BYTES = 2**19
 
 _OUTPUTS = {
-    pb.OUTPUT_DENSE: Output.DENSE,
-    pb.OUTPUT_SPARSE: Output.SPARSE,
-    pb.OUTPUT_MULTI_VECTOR: Output.MULTI_VECTOR,
-    pb.OUTPUT_HIDDEN: Output.HIDDEN,
+    pb.OUTPUT_DENSE: OutputKind.DENSE,
+    pb.OUTPUT_SPARSE: OutputKind.SPARSE,
+    pb.OUTPUT_MULTI_VECTOR: OutputKind.MULTI_VECTOR,
+    pb.OUTPUT_HIDDEN: OutputKind.HIDDEN,
 }
 _PRECISIONS = {
     pb.PRECISION_UNSPECIFIED: OutputDtype.FLOAT32,
@@ -154,7 +154,7 @@ def _read_format(
     context: MessageContext, request: pb.EncodeRequest, query: EmbedQuery, output_dtype: OutputDtype
 ) -> MatrixFormat:
     """Read the format that a request asks for. Raises InvalidInput for a combination that does not exist."""
-    if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
+    if query.outputs & (OutputKind.HIDDEN | OutputKind.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
     requested: Ranges | Literal["stored"] | None = None
     if request.HasField("ranges"):
@@ -173,14 +173,14 @@ def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
     return list(request.texts) or [list(one.ids) for one in request.token_ids]
 
 
-def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> Output:
-    outputs = Output(0)
+def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> OutputKind:
+    outputs = OutputKind(0)
     for output in request.outputs:
         outputs |= _look_up(_OUTPUTS, output, "outputs")
     # Spans are a result too.
     if not request.spans:
         outputs = outputs or context.service.card.main_output
-    if outputs is Output.LOGITS:
+    if outputs is OutputKind.LOGITS:
         raise WrongModelKind(
             "model gives scores and nothing to encode; use Score, tei.v1.Rerank or tei.v1.Predict"
         )
@@ -241,9 +241,9 @@ def _result_bytes(embedded: EmbedResult) -> int:
 
 
 def _write_outputs(
-    message: pb.EncodeResponse, embedded: EmbedResult, outputs: Output, matrix_format: MatrixFormat
+    message: pb.EncodeResponse, embedded: EmbedResult, outputs: OutputKind, matrix_format: MatrixFormat
 ) -> None:
-    if Output.DENSE in outputs:
+    if OutputKind.DENSE in outputs:
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
         if matrix_format.output_dtype in SCALED_DTYPES and matrix_format.ranges is None:
             message.scales = compute_row_scales(embedded.dense).astype("<f4").tobytes()

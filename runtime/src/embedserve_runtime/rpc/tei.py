@@ -10,7 +10,7 @@ from types import MappingProxyType
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.routers.tei import compute_byte_offsets
 from embedserve_runtime.errors import EmptyInput, InvalidInput
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.rpc import protobuf_fields
@@ -69,7 +69,7 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
 async def embed_sparse(
     context: MessageContext, request: pb.EmbedSparseRequest
 ) -> Response[pb.EmbedSparseResponse]:
-    embedded = await context.service.embed(_build_tokens_query(context, request, Output.SPARSE))
+    embedded = await context.service.embed(_build_tokens_query(context, request, OutputKind.SPARSE))
     (vector,) = embedded.sparse
     entries = [
         pb.SparseValue(index=index, value=value)
@@ -80,7 +80,7 @@ async def embed_sparse(
 
 
 async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
-    embedded = await context.service.embed(_build_tokens_query(context, request, Output.HIDDEN))
+    embedded = await context.service.embed(_build_tokens_query(context, request, OutputKind.HIDDEN))
     (states,) = embedded.hidden
     message = pb.EmbedAllResponse(metadata=_build_metadata(embedded.usage))
 
@@ -198,7 +198,7 @@ async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response
 
 
 def _build_tokens_query(
-    context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: Output
+    context: MessageContext, request: pb.EmbedSparseRequest | pb.EmbedAllRequest, outputs: OutputKind
 ) -> EmbedQuery:
     record_inputs(context.request, 1, is_batch=False)
     return EmbedQuery(

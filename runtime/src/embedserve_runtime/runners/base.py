@@ -15,7 +15,7 @@ from embedserve_runtime.engines.protocol import EncoderEngine
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner, InFlightBatch
 
@@ -37,8 +37,9 @@ class Runner(BatchRunner, Protocol):
         """Inputs whose results were not finite and that were computed again in float32."""
         ...
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
-        """Results of the sequences of the batch, from one forward pass. `outputs`: of what `card.outputs` has.
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
+        """Return these outputs of the sequences of the batch, from one forward pass. outputs: of what `card.outputs`
+        has.
 
         Raises EngineFailure.
         """
@@ -100,17 +101,17 @@ class EncoderRunner(EngineRunner[EncoderEngine]):
         super().__init__(card, engine)
         self._heads = heads
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         heads = self._heads
         hidden = self._engine.forward(batch)
-        return Results(
-            dense=heads.dense(hidden, batch) if heads.dense and Output.DENSE in outputs else None,
-            logits=heads.logits(hidden, batch) if heads.logits and Output.LOGITS in outputs else None,
-            sparse=heads.sparse(hidden, batch) if heads.sparse and Output.SPARSE in outputs else None,
+        return ModelOutput(
+            dense=heads.dense(hidden, batch) if heads.dense and OutputKind.DENSE in outputs else None,
+            logits=heads.logits(hidden, batch) if heads.logits and OutputKind.LOGITS in outputs else None,
+            sparse=heads.sparse(hidden, batch) if heads.sparse and OutputKind.SPARSE in outputs else None,
             multi_vectors=heads.multi_vectors(hidden, batch)
-            if heads.multi_vectors and Output.MULTI_VECTOR in outputs
+            if heads.multi_vectors and OutputKind.MULTI_VECTOR in outputs
             else None,
-            hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if Output.HIDDEN in outputs else None,
+            hidden=np.split(hidden, batch.cu_seqlens[1:-1]) if OutputKind.HIDDEN in outputs else None,
             padding=self._engine.padding,
         )
 
@@ -140,13 +141,15 @@ class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
         self._dense = dense
         self._sparse = sparse
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         hidden, weights = self._engine.run_states(
-            batch, hidden=bool(outputs & (Output.DENSE | Output.HIDDEN)), weights=Output.SPARSE in outputs
+            batch,
+            hidden=bool(outputs & (OutputKind.DENSE | OutputKind.HIDDEN)),
+            weights=OutputKind.SPARSE in outputs,
         )
-        states = hidden if Output.HIDDEN in outputs else None
-        return Results(
-            dense=self._dense(hidden, batch) if hidden is not None and Output.DENSE in outputs else None,
+        states = hidden if OutputKind.HIDDEN in outputs else None
+        return ModelOutput(
+            dense=self._dense(hidden, batch) if hidden is not None and OutputKind.DENSE in outputs else None,
             sparse=None if weights is None else self._sparse(weights, batch),
             hidden=None if states is None else np.split(states, batch.cu_seqlens[1:-1]),
             padding=self._engine.padding,
@@ -194,10 +197,10 @@ class SplitRunner(ABC):
             (one.max_in_flight for one in self._runners if isinstance(one, AsyncBatchRunner)), default=1
         )
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         return self.submit(batch, outputs).results()
 
-    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
+    def submit(self, batch: PackedBatch, outputs: OutputKind) -> InFlightBatch:
         """Queue the batch on the runners of its sequences. Raises EngineFailure."""
         numbers = self.find_numbers(batch)
         if numbers is None:
@@ -235,9 +238,9 @@ class TaskRunner(SplitRunner):
 class _CompletedBatch:
     """A batch that has been run already."""
 
-    all_results: Results
+    all_results: ModelOutput
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         return self.all_results
 
 
@@ -248,13 +251,13 @@ class _SplitBatch:
     count: int
     parts: Sequence[tuple[Sequence[int], InFlightBatch]]
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         parts = [(indices, part.results()) for indices, part in self.parts]
         padding = sum(part.padding for _, part in parts)
-        return replace(Results.gather(self.count, parts), padding=padding)
+        return replace(ModelOutput.gather(self.count, parts), padding=padding)
 
 
-def _submit(runner: Runner, batch: PackedBatch, outputs: Output) -> InFlightBatch:
+def _submit(runner: Runner, batch: PackedBatch, outputs: OutputKind) -> InFlightBatch:
     if isinstance(runner, AsyncBatchRunner):
         return runner.submit(batch, outputs)
     return _CompletedBatch(runner.run(batch, outputs))

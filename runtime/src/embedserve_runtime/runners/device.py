@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.engines.torch.graphs import Forward, ForwardOutput
+from embedserve_runtime.engines.torch.graphs import DeviceOutput, OutputLevel
 from embedserve_runtime.engines.torch.heads import (
     ConcatenatedHead,
     HostLayer,
@@ -25,7 +25,7 @@ from embedserve_runtime.engines.torch.heads import (
 from embedserve_runtime.engines.torch.host_transfer import HostTransfer, SparseTransfer, TokenTransfer
 from embedserve_runtime.forward.arrays import BoolArray, FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.heads.classification import LoadedClassifierHead
 from embedserve_runtime.heads.dense import NORMALIZE_EPS, DenseHead, RoutedHead, select_by_role
 from embedserve_runtime.heads.layers import HeadLayerWeights
@@ -59,10 +59,10 @@ class SubmittedBatch:
 
     parts: Sequence[_Part]
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         """Wait for the results."""
         parts = self.parts
-        return Results(
+        return ModelOutput(
             dense=_concatenate_rows([part.dense() for part in parts if part.dense is not None]),
             logits=_concatenate_rows([part.logits() for part in parts if part.logits is not None]),
             sparse=_concatenate_lists([part.sparse() for part in parts if part.sparse is not None]),
@@ -80,11 +80,13 @@ class DeviceRunner(EngineRunner[TorchEngine]):
     def __init__(self, card: ModelCard, engine: TorchEngine, heads: Heads) -> None:
         """heads: as they are on the host; their arrays are copied."""
         super().__init__(card, engine)
-        self._pooled: Output | None = None
+        self._pooled: OutputKind | None = None
         self._routed = False
-        self._takes: dict[Output, Callable[[Forward, PackedBatch], _Part]] = {Output.HIDDEN: _take_hidden}
+        self._takes: dict[OutputKind, Callable[[DeviceOutput, PackedBatch], _Part]] = {
+            OutputKind.HIDDEN: _take_hidden
+        }
         # What of these is made of less than hidden states.
-        self._needs: dict[Output, ForwardOutput] = {}
+        self._needs: dict[OutputKind, OutputLevel] = {}
         self._assign_heads(heads)
 
     def _assign_heads(self, heads: Heads) -> None:
@@ -94,7 +96,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         token_head: TokenRowHead | None = None
         if isinstance(heads.dense, DenseHead):
             self._pooled, pooled = (
-                Output.DENSE,
+                OutputKind.DENSE,
                 PooledHead(heads.dense.pooling, to_host_layers(heads.dense.layers), device),
             )
         if isinstance(heads.dense, RoutedHead):
@@ -102,23 +104,23 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 PooledHead(head.pooling, to_host_layers(head.layers), device)
                 for head in (heads.dense.documents, heads.dense.queries)
             ]
-            self._pooled, self._routed, pooled = Output.DENSE, True, ConcatenatedHead(both)
+            self._pooled, self._routed, pooled = OutputKind.DENSE, True, ConcatenatedHead(both)
         if isinstance(heads.logits, LoadedClassifierHead) and heads.logits.head.padding is None:
             layers = to_host_layers(heads.logits.layers)
-            self._pooled = Output.LOGITS
+            self._pooled = OutputKind.LOGITS
             pooled = PooledHead([heads.logits.head.pooling], layers, device)
         elif heads.logits is not None:
             # Which token counts depends on the ids, so the host chooses it.
-            self._takes[Output.LOGITS] = _take_on_host(heads.logits)
+            self._takes[OutputKind.LOGITS] = _take_on_host(heads.logits)
         if isinstance(heads.sparse, LoadedSparseHead):
             vocabulary = VocabularyHead(
                 heads.sparse.head, to_host_layers(heads.sparse.layers), device, self._engine.dtype
             )
-            self._takes[Output.SPARSE] = _take_from_vocabulary(vocabulary)
+            self._takes[OutputKind.SPARSE] = _take_from_vocabulary(vocabulary)
         if isinstance(heads.sparse, LoadedLexicalHead):
             token_head = TokenLayers(to_host_layers(heads.sparse.layers), device)
-            self._takes[Output.SPARSE] = _take_lexical(heads.sparse, token_head)
-            self._needs[Output.SPARSE] = ForwardOutput.TOKEN_ROWS
+            self._takes[OutputKind.SPARSE] = _take_lexical(heads.sparse, token_head)
+            self._needs[OutputKind.SPARSE] = OutputLevel.TOKEN_ROWS
         if isinstance(heads.multi_vectors, LoadedMultiVectorHead):
             head = heads.multi_vectors
             finish = TokenLayers(
@@ -126,7 +128,7 @@ class DeviceRunner(EngineRunner[TorchEngine]):
                 device,
                 normalize_from=float(NORMALIZE_EPS) if head.head.normalize else None,
             )
-            self._takes[Output.MULTI_VECTOR] = _take_vectors(head, finish)
+            self._takes[OutputKind.MULTI_VECTOR] = _take_vectors(head, finish)
         self._engine.prepare(pooled, token_head=token_head)
 
     @property
@@ -134,27 +136,27 @@ class DeviceRunner(EngineRunner[TorchEngine]):
         """Large batches overlap; of small ones the next is queued when one ends."""
         return 2
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         """Run a batch and wait for its results. Raises EngineFailure."""
         return self.submit(batch, outputs).results()
 
-    def submit(self, batch: PackedBatch, outputs: Output) -> SubmittedBatch:
+    def submit(self, batch: PackedBatch, outputs: OutputKind) -> SubmittedBatch:
         """Queue the batch; another may be submitted before the results of this one are read. Raises EngineFailure.
 
         Not from two threads at a time; results are read on any.
         """
         takes = {output: take for output, take in self._takes.items() if output in outputs}
         forward_output = max(
-            (self._needs.get(output, ForwardOutput.HIDDEN) for output in takes), default=ForwardOutput.ROWS
+            (self._needs.get(output, OutputLevel.HIDDEN) for output in takes), default=OutputLevel.ROWS
         )
 
-        def take_parts(done: Forward, part: PackedBatch) -> _Part:
+        def take_parts(done: DeviceOutput, part: PackedBatch) -> _Part:
             result = _Part()
             if self._pooled is not None and self._pooled in outputs:
                 rows = done.start_copy().wait
                 if self._routed:
                     rows = partial(_select_roles, rows, part)
-                result = _Part(dense=rows) if self._pooled is Output.DENSE else _Part(logits=rows)
+                result = _Part(dense=rows) if self._pooled is OutputKind.DENSE else _Part(logits=rows)
             for take in takes.values():
                 result = _merge_parts(result, take(done, part))
             return result
@@ -168,7 +170,7 @@ def _select_roles(rows: PendingResult[FloatArray], batch: PackedBatch) -> FloatA
     return documents if batch.queries is None else select_by_role(documents, queries, batch.queries)
 
 
-def _take_hidden(done: Forward, batch: PackedBatch) -> _Part:
+def _take_hidden(done: DeviceOutput, batch: PackedBatch) -> _Part:
     transfer = TokenTransfer.start(done.states)
     return _Part(
         hidden=lambda: np.split(transfer.rows.wait(), batch.cu_seqlens[1:-1]),
@@ -178,16 +180,16 @@ def _take_hidden(done: Forward, batch: PackedBatch) -> _Part:
 
 def _take_on_host(
     head: Callable[[FloatArray, PackedBatch], FloatArray],
-) -> Callable[[Forward, PackedBatch], _Part]:
-    def take(done: Forward, batch: PackedBatch) -> _Part:
+) -> Callable[[DeviceOutput, PackedBatch], _Part]:
+    def take(done: DeviceOutput, batch: PackedBatch) -> _Part:
         transfer = HostTransfer.start(done.states)
         return _Part(logits=lambda: head(transfer.wait(), batch))
 
     return take
 
 
-def _take_from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatch], _Part]:
-    def take(done: Forward, _: PackedBatch) -> _Part:
+def _take_from_vocabulary(head: VocabularyHead) -> Callable[[DeviceOutput, PackedBatch], _Part]:
+    def take(done: DeviceOutput, _: PackedBatch) -> _Part:
         transfer = SparseTransfer.start(head(done.states, done.batch))
         return _Part(
             sparse=lambda: [SparseVector(indices, values) for indices, values in transfer.wait_rows()]
@@ -196,11 +198,13 @@ def _take_from_vocabulary(head: VocabularyHead) -> Callable[[Forward, PackedBatc
     return take
 
 
-def _take_lexical(head: LoadedLexicalHead, layers: TokenRowHead) -> Callable[[Forward, PackedBatch], _Part]:
+def _take_lexical(
+    head: LoadedLexicalHead, layers: TokenRowHead
+) -> Callable[[DeviceOutput, PackedBatch], _Part]:
     """One weight a token leaves the device; the host finds the largest of each id."""
     rest = replace(head, layers=())
 
-    def take(done: Forward, batch: PackedBatch) -> _Part:
+    def take(done: DeviceOutput, batch: PackedBatch) -> _Part:
         transfer = done.start_token_copy(layers)
         return _Part(sparse=lambda: rest(transfer.wait(), batch))
 
@@ -209,11 +213,11 @@ def _take_lexical(head: LoadedLexicalHead, layers: TokenRowHead) -> Callable[[Fo
 
 def _take_vectors(
     head: LoadedMultiVectorHead, layers: TokenLayers
-) -> Callable[[Forward, PackedBatch], _Part]:
+) -> Callable[[DeviceOutput, PackedBatch], _Part]:
     """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
     rest = LoadedMultiVectorHead(replace(head.head, normalize=False), ())
 
-    def take(done: Forward, batch: PackedBatch) -> _Part:
+    def take(done: DeviceOutput, batch: PackedBatch) -> _Part:
         transfer = TokenTransfer.start(layers(done.states))
         return _Part(
             multi_vectors=lambda: rest(transfer.rows.wait(), batch),

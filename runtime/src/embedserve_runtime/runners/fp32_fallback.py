@@ -16,7 +16,7 @@ import numpy as np
 from embedserve_runtime.forward.arrays import BoolArray, FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, InFlightBatch
@@ -39,7 +39,7 @@ class FP32Fallback:
         self._runner: Runner | None = None
         self._is_broken = False
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results | None:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput | None:
         """Run a batch in float32; None when the model cannot be opened or run, which the log tells."""
         with self._lock:
             if self._is_broken:
@@ -76,10 +76,10 @@ class FallbackRunner:
     def memory(self) -> MemoryStatus:
         return self._runner.memory
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         return self.recompute(self._runner.run(batch, outputs), batch, outputs)
 
-    def recompute(self, results: Results, batch: PackedBatch, outputs: Output) -> Results:
+    def recompute(self, results: ModelOutput, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         """Return the results with those that are not numbers recomputed, as far as the bounds go."""
         wrong = find_not_finite(results, len(batch.lengths))
         if not wrong.any():
@@ -105,7 +105,7 @@ class AsyncFallbackRunner(FallbackRunner):
     def max_in_flight(self) -> int:
         return self._async_engine.max_in_flight
 
-    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
+    def submit(self, batch: PackedBatch, outputs: OutputKind) -> InFlightBatch:
         return _FallbackBatch(self, self._async_engine.submit(batch, outputs), batch, outputs)
 
 
@@ -113,14 +113,14 @@ class _FallbackBatch:
     """A batch in flight whose results are recomputed where they are not numbers."""
 
     def __init__(
-        self, runner: FallbackRunner, in_flight: InFlightBatch, batch: PackedBatch, outputs: Output
+        self, runner: FallbackRunner, in_flight: InFlightBatch, batch: PackedBatch, outputs: OutputKind
     ) -> None:
         self._runner = runner
         self._in_flight = in_flight
         self._batch = batch
         self._outputs = outputs
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         return self._runner.recompute(self._in_flight.results(), self._batch, self._outputs)
 
 
@@ -133,7 +133,7 @@ def add_fallback(runner: Runner, fallback: FP32Fallback) -> Runner:
     )
 
 
-def find_not_finite(results: Results, count: int) -> BoolArray:
+def find_not_finite(results: ModelOutput, count: int) -> BoolArray:
     """Return which sequences have a value that is not finite, (sequences,)."""
     wrong = np.zeros(count, dtype=np.bool_)
     for rows in (results.dense, results.logits):
@@ -155,9 +155,9 @@ def limit_indices(indices: Int32Array, lengths: Int32Array) -> Int32Array:
     return first[np.cumsum(lengths[first]) <= MAX_TOKENS]
 
 
-def replace_results(results: Results, indices: Sequence[int], by: Results) -> Results:
+def replace_results(results: ModelOutput, indices: Sequence[int], by: ModelOutput) -> ModelOutput:
     """Return the results with those of some sequences replaced."""
-    return Results(
+    return ModelOutput(
         _replace_rows(results.dense, indices, by.dense),
         _replace_rows(results.logits, indices, by.logits),
         _replace_items(results.sparse, indices, by.sparse),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 
 
 @runtime_checkable
 class BatchRunner(Protocol):
     """Runs batches. Only the threads of its executor call it, one at a time. Raises EngineFailure."""
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         """Return the outputs of each sequence, from one forward pass."""
         ...
 
@@ -20,7 +20,7 @@ class BatchRunner(Protocol):
 class InFlightBatch(Protocol):
     """A batch that a runner has taken and whose results have not been read."""
 
-    def results(self) -> Results:
+    def results(self) -> ModelOutput:
         """Wait for the results. Called once, maybe while other batches are submitted. Raises EngineFailure."""
         ...
 
@@ -34,7 +34,7 @@ class AsyncBatchRunner(BatchRunner, Protocol):
         """The number of batches that may be submitted before the results of the first are read."""
         ...
 
-    def submit(self, batch: PackedBatch, outputs: Output) -> InFlightBatch:
+    def submit(self, batch: PackedBatch, outputs: OutputKind) -> InFlightBatch:
         """Queue a batch and return without waiting; results are read in the order of submission. Raises
         EngineFailure."""
         ...

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from embedserve_runtime.errors import BatchTooLarge, EmbedserveError, EngineFailure
 from embedserve_runtime.forward.batch import PackedBatch, Tokens
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import BatchPlan, Limits
 
@@ -21,7 +21,7 @@ from embedserve_runtime.scheduling.policy import BatchPlan, Limits
 class CompletedRequest(Struct, frozen=True):
     """The results of a request, in the order of its sequences. The seconds are means over its inputs."""
 
-    results: Results
+    results: ModelOutput
     queue_seconds: float
     engine_seconds: float
 
@@ -34,7 +34,7 @@ class BatchRequest(Struct, frozen=True):
     """
 
     sequences: Sequence[Tokens]
-    outputs: Output
+    outputs: OutputKind
     max_bytes: int | None = None
     client: Client | None = None
 
@@ -98,7 +98,7 @@ class AdmittedRequest:
         self.timer: asyncio.TimerHandle | None = None
         self.admitted_at = now
         self.remaining = len(request.sequences)
-        self._parts: list[tuple[Sequence[int], Results]] = []
+        self._parts: list[tuple[Sequence[int], ModelOutput]] = []
         self._bytes = 0
         self._queue_seconds = 0.0
         self._engine_seconds = 0.0
@@ -130,10 +130,10 @@ class AdmittedRequest:
         if self.remaining:
             return None
         count = len(self.request.sequences)
-        results = Results.gather(count, self._parts)
+        results = ModelOutput.gather(count, self._parts)
         return CompletedRequest(results, self._queue_seconds / count, self._engine_seconds / count)
 
-    def _is_too_large(self, part: Results) -> bool:
+    def _is_too_large(self, part: ModelOutput) -> bool:
         max_bytes = self.request.max_bytes
         if max_bytes is None:
             return False
@@ -171,8 +171,8 @@ class ScheduledBatch:
         return parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
 
     @property
-    def outputs(self) -> Output:
-        outputs = Output(0)
+    def outputs(self) -> OutputKind:
+        outputs = OutputKind(0)
         for admitted, _ in self.parts:
             # A union of flags takes longer than all else of a short request.
             if admitted.request.outputs is not outputs:
@@ -200,7 +200,7 @@ class BatchOutcome(Struct, frozen=True):
     results: in the order of the rows, undefined for the rows in `failed`. runs: one, unless the batch failed.
     """
 
-    results: Results
+    results: ModelOutput
     failed: dict[int, EngineFailure]
     started: float
     seconds: float

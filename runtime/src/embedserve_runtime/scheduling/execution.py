@@ -8,7 +8,7 @@ from functools import partial
 
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Results
+from embedserve_runtime.forward.outputs import ModelOutput
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import BatchOutcome, EngineRun, ScheduledBatch
 from embedserve_runtime.scheduling.recovery import isolate_failures
@@ -24,7 +24,7 @@ def run_batch(batch: ScheduledBatch, runner: BatchRunner, clock: Callable[[], fl
     return finish_batch(batch, lambda: runner.run(batch.packed, batch.outputs), runner, started, clock)
 
 
-def submit_batch(batch: ScheduledBatch, runner: AsyncBatchRunner) -> Callable[[], Results]:
+def submit_batch(batch: ScheduledBatch, runner: AsyncBatchRunner) -> Callable[[], ModelOutput]:
     """Submit a batch and return a function that waits for its results. It also raises a failure to submit."""
     try:
         return runner.submit(batch.packed, batch.outputs).results
@@ -36,13 +36,13 @@ def submit_batch(batch: ScheduledBatch, runner: AsyncBatchRunner) -> Callable[[]
     return partial(_raise, failure)
 
 
-def _raise(failure: EngineFailure) -> Results:
+def _raise(failure: EngineFailure) -> ModelOutput:
     raise failure
 
 
 def finish_batch(
     batch: ScheduledBatch,
-    read_results: Callable[[], Results],
+    read_results: Callable[[], ModelOutput],
     runner: BatchRunner,
     started: float,
     clock: Callable[[], float],
@@ -62,12 +62,12 @@ def finish_batch(
         )
         sequences, outputs = batch.sequences, batch.outputs
 
-        def run(group: Sequence[int]) -> Results:
+        def run(group: Sequence[int]) -> ModelOutput:
             packed = PackedBatch.pack([sequences[index] for index in group])
             return statistics.measure(len(group), packed.tokens, lambda: runner.run(packed, outputs), clock())
 
         done, failed = isolate_failures(batch.inputs, run, failure)
-        results = Results.gather(batch.inputs, done)
+        results = ModelOutput.gather(batch.inputs, done)
     return BatchOutcome(results, failed, started, clock() - started, tuple(statistics.runs))
 
 
@@ -78,7 +78,9 @@ class _RunStatistics:
         self._clock = clock
         self.runs: list[EngineRun] = []
 
-    def measure(self, inputs: int, tokens: int, run: Callable[[], Results], started: float) -> Results:
+    def measure(
+        self, inputs: int, tokens: int, run: Callable[[], ModelOutput], started: float
+    ) -> ModelOutput:
         failed, padding = True, 0
         try:
             results = run()

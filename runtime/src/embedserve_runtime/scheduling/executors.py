@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.runners.protocol import AsyncBatchRunner, BatchRunner
 from embedserve_runtime.scheduling.batches import BatchOutcome, ScheduledBatch
 from embedserve_runtime.scheduling.execution import finish_batch, run_batch, submit_batch
@@ -63,7 +63,7 @@ class SerialExecutor:
 class _SubmittedBatch:
     batch: ScheduledBatch
     submitted: float
-    results: Callable[[], Results]
+    results: Callable[[], ModelOutput]
 
 
 class _LockedRunner:
@@ -73,7 +73,7 @@ class _LockedRunner:
         self._runner = runner
         self._lock = lock
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         with self._lock:
             return self._runner.run(batch, outputs)
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from embedserve_runtime.errors import EmptyInput, InputTooLong, InvalidInput
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.model.card import ModelCard
@@ -27,7 +27,7 @@ async def embed_late_chunks(service: InferenceService, query: EmbedQuery) -> Emb
     One forward reads all of them, and each row is the mean of the states of an input's tokens. Raises any RequestError.
     """
     text, spans = join_texts(_require_texts(query.inputs, "`late_chunking`"))
-    joined = replace(query, inputs=[text], spans=[spans], outputs=Output(0), truncate=False)
+    joined = replace(query, inputs=[text], spans=[spans], outputs=OutputKind(0), truncate=False)
     try:
         result = await service.embed(joined)
     except SpanWithoutTokens as error:

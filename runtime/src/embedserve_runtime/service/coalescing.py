@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.service.current_client import get_client_name
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, RequestUsage, Timings
 
@@ -69,7 +69,7 @@ def can_coalesce(query: EmbedQuery) -> bool:
     """Return whether a query asks for no more than dense vectors of a few texts."""
     return (
         query.reuse
-        and query.outputs is Output.DENSE
+        and query.outputs is OutputKind.DENSE
         and query.spans is None
         and query.pool_factor is None
         and len(query.inputs) <= MAX_INPUTS

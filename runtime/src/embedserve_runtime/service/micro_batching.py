@@ -17,7 +17,7 @@ import numpy as np
 from embedserve_runtime.errors import EmbedserveError, NotFinite
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import Tokens, get_lengths
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.scheduling.batches import BatchRequest, CompletedRequest, RequestDispatcher
 from embedserve_runtime.scheduling.outcomes import wait_for_outcome
@@ -52,7 +52,7 @@ class InputRendering(NamedTuple):
 def is_small(query: EmbedQuery) -> bool:
     """Whether a query is batched with others: it has a few short inputs, and asks for vectors only."""
     return (
-        query.outputs is Output.DENSE
+        query.outputs is OutputKind.DENSE
         and query.spans is None
         and query.pool_factor is None
         and len(query.inputs) <= MAX_INPUTS

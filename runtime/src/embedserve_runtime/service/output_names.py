@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 
 OUTPUT_NAMES = {
-    Output.DENSE: "dense vectors",
-    Output.LOGITS: "scores",
-    Output.SPARSE: "sparse vectors",
-    Output.MULTI_VECTOR: "multi-vectors",
-    Output.HIDDEN: "hidden states",
+    OutputKind.DENSE: "dense vectors",
+    OutputKind.LOGITS: "scores",
+    OutputKind.SPARSE: "sparse vectors",
+    OutputKind.MULTI_VECTOR: "multi-vectors",
+    OutputKind.HIDDEN: "hidden states",
 }
 
 
-def name_outputs(outputs: Output) -> str:
+def name_outputs(outputs: OutputKind) -> str:
     return " and ".join(OUTPUT_NAMES[one] for one in outputs)

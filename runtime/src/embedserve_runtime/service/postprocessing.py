@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from embedserve_runtime.errors import NotFinite
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output, Results, SparseVector
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind, SparseVector
 from embedserve_runtime.heads.dense import normalize, truncate_dimensions
 from embedserve_runtime.heads.late_chunking import pool_chunks
 from embedserve_runtime.heads.sparse import prune
@@ -34,7 +34,7 @@ class PostprocessedOutputs(Struct, frozen=True, eq=False):
 
 
 def postprocess_outputs(
-    card: ModelCard, results: Results, query: EmbedQuery, span_tokens: Sequence[SpanTokens]
+    card: ModelCard, results: ModelOutput, query: EmbedQuery, span_tokens: Sequence[SpanTokens]
 ) -> PostprocessedOutputs:
     """Postprocess the results of one query.
 
@@ -47,7 +47,7 @@ def postprocess_outputs(
         NO_ROWS if results.dense is None else postprocess_dense(card, results.dense, query),
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
         [_pool_token_vectors(card, one, query) for one in vectors],
-        hidden if Output.HIDDEN in query.outputs else (),
+        hidden if OutputKind.HIDDEN in query.outputs else (),
         [
             postprocess_dense(card, pool_chunks(states, tokens), query)
             for states, tokens in zip(hidden, span_tokens, strict=True)

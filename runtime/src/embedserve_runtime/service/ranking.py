@@ -8,7 +8,7 @@ import numpy as np
 
 from embedserve_runtime.errors import InvalidInput, NotFinite
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.similarity import compute_max_sim_scores
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usages, run_concurrently
 from embedserve_runtime.service.service import InferenceService
@@ -62,7 +62,7 @@ def _embed_query(texts: Sequence[str], role: Role, query: ScoreQuery) -> EmbedQu
         side=query.side,
         vector_space=query.vector_space,
         timeout=query.timeout,
-        outputs=Output.MULTI_VECTOR,
+        outputs=OutputKind.MULTI_VECTOR,
         role=role,
     )
 

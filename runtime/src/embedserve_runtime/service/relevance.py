@@ -11,7 +11,7 @@ import numpy as np
 
 from embedserve_runtime.errors import EmptyInput, InvalidInput, NotFinite, WrongModelKind
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.similarity import compute_max_sim_scores, compute_sparse_dot_products
 from embedserve_runtime.service.concurrency import MAX_INLINE_PRODUCTS, merge_usages, run_concurrently
 from embedserve_runtime.service.service import InferenceService
@@ -43,10 +43,10 @@ class Measure(StrEnum):
 
 
 MEASURE_OUTPUTS = {
-    Measure.DENSE: Output.DENSE,
-    Measure.SPARSE: Output.SPARSE,
-    Measure.MULTI_VECTOR: Output.MULTI_VECTOR,
-    Measure.CROSS_ENCODER: Output.LOGITS,
+    Measure.DENSE: OutputKind.DENSE,
+    Measure.SPARSE: OutputKind.SPARSE,
+    Measure.MULTI_VECTOR: OutputKind.MULTI_VECTOR,
+    Measure.CROSS_ENCODER: OutputKind.LOGITS,
 }
 
 
@@ -155,7 +155,7 @@ async def _score_pairs(
 async def _score_vectors(
     service: InferenceService, query: RelevanceQuery, weights: Mapping[Measure, float]
 ) -> tuple[dict[Measure, FloatArray], RequestUsage]:
-    outputs = Output(0)
+    outputs = OutputKind(0)
     for measure in weights:
         outputs |= MEASURE_OUTPUTS[measure]
 

@@ -20,7 +20,7 @@ from embedserve_runtime.errors import (
 )
 from embedserve_runtime.forward.arrays import Int32Array
 from embedserve_runtime.forward.batch import Tokens, get_lengths
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.heads.classification import apply_score_function
 from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
@@ -65,7 +65,7 @@ TOKENIZER_THREADS = 2
 
 
 class _RunResult(NamedTuple):
-    results: Results
+    results: ModelOutput
     usage: RequestUsage
 
 
@@ -127,10 +127,10 @@ class InferenceService:
             lambda: self._select_encoder(query).encode(query.inputs, prompt, self._truncation_rules(query)),
             self._compute_deadline(started, query.timeout),
         )
-        if query.outputs & (Output.HIDDEN | Output.MULTI_VECTOR) or query.spans is not None:
+        if query.outputs & (OutputKind.HIDDEN | OutputKind.MULTI_VECTOR) or query.spans is not None:
             check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
-        outputs = query.outputs if query.spans is None else query.outputs | Output.HIDDEN
+        outputs = query.outputs if query.spans is None else query.outputs | OutputKind.HIDDEN
         request = BatchRequest(sequences, outputs, self.batching.max_hidden_bytes, begin_part())
         results, usage = await self._submit(request, characters, started, query.timeout)
         if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
@@ -164,7 +164,7 @@ class InferenceService:
         )
         request = BatchRequest(
             [chunk.sequence for chunks in split for chunk in chunks],
-            Output.DENSE,
+            OutputKind.DENSE,
             client=begin_part(),
         )
         results, usage = await self._submit(request, sum(map(len, texts)), started, query.timeout)
@@ -185,7 +185,7 @@ class InferenceService:
         characters = sum(len(item) if isinstance(item, str) else sum(map(len, item)) for item in query.items)
         deadline = self._compute_deadline(started, query.timeout)
         sequences = await self._tokenize(characters, lambda: self._encode_items(query), deadline)
-        request = BatchRequest(sequences, Output.LOGITS, client=begin_part())
+        request = BatchRequest(sequences, OutputKind.LOGITS, client=begin_part())
         results, usage = await self._submit(request, characters, started, query.timeout)
         logits = results.logits
         assert logits is not None, "asked for"
@@ -274,7 +274,7 @@ class InferenceService:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
             raise InvalidInput(f"`pool_factor` must be 1 or more, got {query.pool_factor}")
-        if query.pool_factor is not None and Output.MULTI_VECTOR not in query.outputs:
+        if query.pool_factor is not None and OutputKind.MULTI_VECTOR not in query.outputs:
             raise InvalidInput("`pool_factor` is for multi-vectors, which are not among the outputs")
         check_spans(self.card, query)
 

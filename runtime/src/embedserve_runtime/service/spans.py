@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.late_chunking import Span, find_tokens_in_span
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.pipeline import Pooling
@@ -35,7 +35,7 @@ def check_spans(card: ModelCard, query: EmbedQuery) -> None:
     if query.spans is None:
         return
     pipeline = select_card(card, query).pipeline
-    if Output.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
+    if OutputKind.HIDDEN not in card.outputs or pipeline.pooling != (Pooling.MEAN,) or pipeline.dense:
         raise WrongModelKind(
             "parts of a text (`spans`, `late_chunking`) are pooled by the mean of hidden states; this model makes its "
             "vectors in another way"

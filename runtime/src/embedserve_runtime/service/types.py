@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from embedserve_runtime.forward.arrays import FloatArray
-from embedserve_runtime.forward.outputs import Output, SparseVector
+from embedserve_runtime.forward.outputs import OutputKind, SparseVector
 from embedserve_runtime.heads.classification import ScoreArray
 from embedserve_runtime.heads.late_chunking import Span
 from embedserve_runtime.tokenizing import Input, Side
@@ -46,7 +46,7 @@ class EmbedQuery(Struct, frozen=True):
     dimensions: int | None = None
     vector_space: str | None = None
     timeout: float | None = None
-    outputs: Output = Output.DENSE
+    outputs: OutputKind = OutputKind.DENSE
     top_k: int | None = None
     threshold: float = 0.0
     role: Role | None = None

@@ -17,7 +17,7 @@ from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.probes import CurrentRequest, CurrentResponse, SelfCheck
 from embedserve_runtime.api.schemas.tei import ErrorResponse
 from embedserve_runtime.api.self_check import find_problems
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 
 router = APIRouter(
     route_class=JsonRoute, tags=["management"], responses=error_responses(ErrorResponse, 403, 422, 503)
@@ -37,7 +37,7 @@ async def selfcheck(request: Request) -> Response:
         compute=engine.compute_precision,
         min_cosine=None if engine.served_parity is None else engine.served_parity.min_cosine,
         dimensions=card.pipeline.dimensions,
-        outputs=[output.name.lower() for output in Output if output in card.outputs and output.name],
+        outputs=[output.name.lower() for output in OutputKind if output in card.outputs and output.name],
         problems=problems,
     )
     return BytesResponse(to_json(found), 503 if problems else 200)

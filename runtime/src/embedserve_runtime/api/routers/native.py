@@ -33,7 +33,7 @@ from embedserve_runtime.api.routers.error_docs import Responses, error_responses
 from embedserve_runtime.api.schemas.messages import MessageErrorResponse
 from embedserve_runtime.api.schemas.native import EncodeRequest, EncodeResponse
 from embedserve_runtime.errors import InvalidInput, WrongModelKind
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.quantization import OutputDtype
 from embedserve_runtime.service import (
     ChunkedResult,
@@ -49,10 +49,10 @@ BYTES = b"application/octet-stream"
 DTYPE = b"x-embedserve-dtype"
 SHAPE = b"x-embedserve-shape"
 OUTPUTS = {
-    "dense": Output.DENSE,
-    "sparse": Output.SPARSE,
-    "multi_vector": Output.MULTI_VECTOR,
-    "hidden": Output.HIDDEN,
+    "dense": OutputKind.DENSE,
+    "sparse": OutputKind.SPARSE,
+    "multi_vector": OutputKind.MULTI_VECTOR,
+    "hidden": OutputKind.HIDDEN,
 }
 _BINARY: Responses = {200: {"content": {BYTES.decode(): {"schema": {"type": "string", "format": "binary"}}}}}
 
@@ -97,7 +97,7 @@ async def encode(request: Request, body: EncodeRequest) -> Response:
 
 
 def _build_query(
-    request: Request, body: EncodeRequest, service: InferenceService, outputs: Output
+    request: Request, body: EncodeRequest, service: InferenceService, outputs: OutputKind
 ) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
@@ -121,30 +121,35 @@ def _build_query(
     )
 
 
-def _requested_outputs(body: EncodeRequest, service: InferenceService) -> Output:
+def _requested_outputs(body: EncodeRequest, service: InferenceService) -> OutputKind:
     """Return the outputs to compute. A request for tokens only computes the model's main output. Spans are a result
     too."""
-    outputs = Output(0)
+    outputs = OutputKind(0)
     for name in body.outputs or ():
-        outputs |= OUTPUTS.get(name, Output(0))
+        outputs |= OUTPUTS.get(name, OutputKind(0))
     return outputs if body.spans is not None else outputs or service.card.main_output
 
 
 def _check_outputs(
-    body: EncodeRequest, outputs: Output, output_dtype: OutputDtype, *, as_bytes: bool
+    body: EncodeRequest, outputs: OutputKind, output_dtype: OutputDtype, *, as_bytes: bool
 ) -> None:
-    if outputs is Output.LOGITS:
+    if outputs is OutputKind.LOGITS:
         raise WrongModelKind("model gives scores and nothing to encode; use /rerank or /predict")
     if as_bytes and (
-        outputs is not Output.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
+        outputs is not OutputKind.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
-    if outputs & (Output.HIDDEN | Output.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
+    if outputs & (OutputKind.HIDDEN | OutputKind.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 
 
-def _check_chunked(body: EncodeRequest, outputs: Output, *, as_bytes: bool) -> None:
-    if outputs is not Output.DENSE or as_bytes or body.spans is not None or "tokens" in (body.outputs or ()):
+def _check_chunked(body: EncodeRequest, outputs: OutputKind, *, as_bytes: bool) -> None:
+    if (
+        outputs is not OutputKind.DENSE
+        or as_bytes
+        or body.spans is not None
+        or "tokens" in (body.outputs or ())
+    ):
         raise InvalidInput(
             f"`overflow`: {body.overflow} gives dense vectors only, as JSON; leave other outputs out"
         )
@@ -166,7 +171,7 @@ async def _answer_chunks(
     dense = NO_ROWS if chunked.means is None else chunked.means
     chunks = chunked.vectors if chunked.means is None else ()
     embedded = EmbedResult(dense, chunked.usage, chunks=chunks)
-    outputs = Output(0) if chunked.means is None else Output.DENSE
+    outputs = OutputKind(0) if chunked.means is None else OutputKind.DENSE
     members = [
         *_write_head(request, service, output_format),
         b'"token_counts":' + orjson.dumps(_count_tokens(chunked)),

@@ -51,7 +51,7 @@ from embedserve_runtime.errors import (
     UnknownPrompt,
     WrongModelKind,
 )
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.service import InferenceService, RequestUsage
 from embedserve_runtime.service.concurrency import merge_usages
 
@@ -107,11 +107,11 @@ async def vertex(request: Request, body: VertexRequest) -> Response:
 def _choose_task(context: RequestContext, service: InferenceService, content: Any) -> TeiTask:
     """Choose the model's main task, or a ranking where the body is one. Raises WrongShape."""
     card = service.card
-    if card.main_output in (Output.LOGITS, Output.MULTI_VECTOR) and _is_ranking(content):
+    if card.main_output in (OutputKind.LOGITS, OutputKind.MULTI_VECTOR) and _is_ranking(content):
         return build_rank_task(context, read_python(RerankRequest, content))
-    if card.main_output is Output.LOGITS:
+    if card.main_output is OutputKind.LOGITS:
         return build_predict_task(context, read_python(PredictRequest, content))
-    if card.main_output is Output.SPARSE:
+    if card.main_output is OutputKind.SPARSE:
         return build_sparse_task(context, service, read_python(EmbedTokensRequest, content))
     return build_embed_task(context, service, read_python(EmbedRequest, content))
 

@@ -55,7 +55,7 @@ from embedserve_runtime.api.schemas.tei import (
 )
 from embedserve_runtime.errors import EmptyInput
 from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.heads.similarity import compute_cosine_similarities
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.model.card import ModelCard
@@ -98,7 +98,7 @@ async def embed_all(request: Request, body: EmbedTokensRequest) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
     service = select_service(get_service(request), body)
     embedded = await service.embed(
-        build_tokens_query(get_context(request), service.card, body, Output.HIDDEN)
+        build_tokens_query(get_context(request), service.card, body, OutputKind.HIDDEN)
     )
     matrices = await write_matrices(embedded.hidden)
     return build_result_response(request, service, b"[" + matrices + b"]", embedded.usage)

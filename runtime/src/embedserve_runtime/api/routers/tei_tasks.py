@@ -24,7 +24,7 @@ from embedserve_runtime.api.input_types import read_input_prompt, select_service
 from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.schemas.tei import EmbedRequest, EmbedTokensRequest, PredictRequest
-from embedserve_runtime.forward.outputs import Output
+from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
     EmbedQuery,
@@ -81,7 +81,7 @@ def build_sparse_task(
     context: RequestContext, service: InferenceService, body: EmbedTokensRequest
 ) -> TeiTask:
     service = select_service(service, body)
-    query = build_tokens_query(context, service.card, body, Output.SPARSE)
+    query = build_tokens_query(context, service.card, body, OutputKind.SPARSE)
 
     async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         embedded = await service.embed(query)
@@ -116,7 +116,7 @@ def build_predict_task(context: RequestContext, body: PredictRequest) -> TeiTask
 
 
 def build_tokens_query(
-    context: RequestContext, card: ModelCard, body: EmbedTokensRequest, outputs: Output
+    context: RequestContext, card: ModelCard, body: EmbedTokensRequest, outputs: OutputKind
 ) -> EmbedQuery:
     """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
     options = read_request_options(context)

@@ -16,7 +16,7 @@ from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MemoryStatus
 from embedserve_runtime.forward.grouping import choose_padded_sizes
-from embedserve_runtime.forward.outputs import Output, Results
+from embedserve_runtime.forward.outputs import ModelOutput, OutputKind
 from embedserve_runtime.model.bundled_onnx import CACHE_PREFIX, BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.onnx_file import Element, Value
@@ -196,12 +196,14 @@ class BundledOnnxRunner:
     def memory(self) -> MemoryStatus:
         return self._engine.memory
 
-    def run(self, batch: PackedBatch, outputs: Output) -> Results:
+    def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
         made = self._engine.run(
-            batch, rows=bool(outputs & (Output.DENSE | Output.LOGITS)), hidden=Output.HIDDEN in outputs
+            batch,
+            rows=bool(outputs & (OutputKind.DENSE | OutputKind.LOGITS)),
+            hidden=OutputKind.HIDDEN in outputs,
         )
         rows, hidden = made.rows, made.hidden
-        return Results(
+        return ModelOutput(
             dense=None if self._logits or rows is None else self._apply_dense(rows),
             logits=rows if self._logits else None,
             hidden=None if hidden is None else np.split(hidden, batch.cu_seqlens[1:-1]),

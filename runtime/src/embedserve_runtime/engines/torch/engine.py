@@ -24,10 +24,10 @@ from embedserve_runtime.engines.torch.fused.support import (
 )
 from embedserve_runtime.engines.torch.graphs import (
     MAX_TOKENS,
+    DeviceOutput,
     EncoderWithHeads,
-    Forward,
-    ForwardOutput,
     Graphs,
+    OutputLevel,
     choose_buckets,
 )
 from embedserve_runtime.engines.torch.heads import RowHead, TokenRowHead
@@ -158,7 +158,7 @@ class TorchEngine:
         self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None
     ) -> None:
         """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known.
-        token_head: the one of `Forward.start_token_copy`."""
+        token_head: the one of `DeviceOutput.start_token_copy`."""
         self._head = head
         if self._fused is None:
             return
@@ -179,10 +179,14 @@ class TorchEngine:
 
     def forward(self, batch: PackedBatch) -> FloatArray:
         """Final hidden states, float32, (tokens, hidden_size). Raises EngineFailure."""
-        return np.concatenate(self.run(batch, _copy_to_host, forward_output=ForwardOutput.HIDDEN))
+        return np.concatenate(self.run(batch, _copy_to_host, forward_output=OutputLevel.HIDDEN))
 
     def run(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], *, forward_output: ForwardOutput
+        self,
+        batch: PackedBatch,
+        take: Callable[[DeviceOutput, PackedBatch], T],
+        *,
+        forward_output: OutputLevel,
     ) -> list[T]:
         """Run a batch and return what `take` makes of its results on the device: one value, or several where the
         batch had to be split to fit into memory. `take` gets the results and the sequences that they belong to.
@@ -199,7 +203,7 @@ class TorchEngine:
             raise EngineFailure(f"torch failed on a batch of {batch.tokens} tokens: {error}") from error
 
     def _run_parts(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], forward_output: ForwardOutput
+        self, batch: PackedBatch, take: Callable[[DeviceOutput, PackedBatch], T], forward_output: OutputLevel
     ) -> list[T]:
         """Run a batch in the parts that the budget allows, and a part that does not fit into memory in halves. A single
         sequence is tried twice."""
@@ -226,13 +230,13 @@ class TorchEngine:
         return results
 
     def _run_and_take(
-        self, batch: PackedBatch, take: Callable[[Forward, PackedBatch], T], forward_output: ForwardOutput
+        self, batch: PackedBatch, take: Callable[[DeviceOutput, PackedBatch], T], forward_output: OutputLevel
     ) -> T:
         done = self._submit(batch, forward_output)
         with done.on_stream():
             return take(done, batch)
 
-    def _submit(self, batch: PackedBatch, forward_output: ForwardOutput) -> Forward:
+    def _submit(self, batch: PackedBatch, forward_output: OutputLevel) -> DeviceOutput:
         """Queue the forward pass."""
         flash = self._flash_from is not None and int(batch.lengths.min()) >= self._flash_from
         # A graph would have to be captured for the longest of its texts.
@@ -250,7 +254,7 @@ class TorchEngine:
                 self.padding += tokens.groups.positions - batch.tokens
             hidden = self._eager(tokens)
         rows = None if self._head is None else self._head(hidden, on_device)
-        return Forward(hidden, rows, on_device)
+        return DeviceOutput(hidden, rows, on_device)
 
     def _check(self, batch: PackedBatch) -> None:
         """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
@@ -271,7 +275,7 @@ class TorchEngine:
             )
 
 
-def _copy_to_host(done: Forward, _: PackedBatch) -> FloatArray:
+def _copy_to_host(done: DeviceOutput, _: PackedBatch) -> FloatArray:
     return done.states.float().cpu().numpy()
 
 

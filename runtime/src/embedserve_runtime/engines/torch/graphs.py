@@ -48,8 +48,8 @@ MIN_SECOND_LANE_TOKENS = 512
 MEMORY_SHARE = 0.1
 
 
-class ForwardOutput(IntEnum):
-    """How much of a forward pass is read; each value includes the ones before it.
+class OutputLevel(IntEnum):
+    """Says how much of a forward pass is read; each level includes the ones before it.
 
     ROWS: the head's rows. TOKEN_ROWS: the token head's rows as well. HIDDEN: the hidden states as well.
     """
@@ -60,8 +60,9 @@ class ForwardOutput(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forward:
-    """Results on the device, valid until the next batch is submitted, and only to what is queued on their stream.
+class DeviceOutput:
+    """The outputs of a forward pass on the device, valid until the next batch is submitted, and only to what is queued
+    on their stream.
 
     hidden: (tokens, hidden size), None where a graph has not kept it and it was not asked for. rows: of the head that
     was captured or run with it, (sequences, columns). pending_rows: the rows, if their copy has been queued.
@@ -155,11 +156,11 @@ class _CapturedGraph:
     direct: DirectGraph | None
 
     @property
-    def available(self) -> ForwardOutput:
+    def available(self) -> OutputLevel:
         """The most that can be read after a replay."""
         if self.hidden is not None:
-            return ForwardOutput.HIDDEN
-        return ForwardOutput.ROWS if self.token_rows is None else ForwardOutput.TOKEN_ROWS
+            return OutputLevel.HIDDEN
+        return OutputLevel.ROWS if self.token_rows is None else OutputLevel.TOKEN_ROWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,35 +245,37 @@ class GraphLane:
             result = work()
         return graph, result
 
-    def submit(self, batch: PackedBatch, capacity: Capacity, forward_output: ForwardOutput) -> Forward | None:
+    def submit(
+        self, batch: PackedBatch, capacity: Capacity, forward_output: OutputLevel
+    ) -> DeviceOutput | None:
         """Submit a batch; None where more is required than a replay of the graph gives."""
         captured = self._captured[capacity]
         if forward_output > captured.available:
             return None
         tokens, sequences = batch.tokens, len(batch.cu_seqlens) - 1
         results = None
-        if captured.direct is not None and forward_output is not ForwardOutput.HIDDEN:
+        if captured.direct is not None and forward_output is not OutputLevel.HIDDEN:
             results = captured.direct.submit(batch)
         if results is not None:
-            return Forward(
+            return DeviceOutput(
                 None,
                 None,
                 captured.batch,
                 DirectRows(results, 0, sequences),
                 pending_token_rows=None
-                if forward_output is ForwardOutput.ROWS
+                if forward_output is OutputLevel.ROWS
                 else DirectRows(results, 1, tokens),
             )
         with use_stream(self._stream):
             copy_in(batch, capacity, self._storage)
             captured.graph.replay()
         rows = None if captured.rows is None else captured.rows[:sequences]
-        if forward_output is ForwardOutput.ROWS:
-            return Forward(None, rows, captured.batch, stream=self._stream)
+        if forward_output is OutputLevel.ROWS:
+            return DeviceOutput(None, rows, captured.batch, stream=self._stream)
         hidden = None if captured.hidden is None else captured.hidden[:tokens]
         token_rows = None if captured.token_rows is None else captured.token_rows[:tokens]
         own = captured.batch.trim(tokens, sequences)
-        return Forward(hidden, rows, own, stream=self._stream, token_rows=token_rows)
+        return DeviceOutput(hidden, rows, own, stream=self._stream, token_rows=token_rows)
 
 
 class Graphs:
@@ -309,7 +312,7 @@ class Graphs:
         torch.cuda.empty_cache()
         self._submitted = 0
 
-    def __call__(self, batch: PackedBatch, forward_output: ForwardOutput) -> Forward | None:
+    def __call__(self, batch: PackedBatch, forward_output: OutputLevel) -> DeviceOutput | None:
         """Submit `batch`, or None where no graph can run it."""
         number = find_bucket(batch, self.capacities)
         if number is None:
