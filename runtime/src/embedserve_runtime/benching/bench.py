@@ -23,6 +23,7 @@ from embedserve_runtime.errors import WrongModelKind
 from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import choose_variant, load_runner
+from embedserve_runtime.progress import track_time, track_work
 from embedserve_runtime.runners.base import Runner, repeat_by_concurrency
 from embedserve_runtime.scheduling.calibration import (
     Calibration,
@@ -122,7 +123,8 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     if not card.main_output & (OutputKind.DENSE | OutputKind.SPARSE):
         raise WrongModelKind(f"{card.source} makes no vectors of single texts; bench a model that embeds")
     tokenizer = TextTokenizer.from_card(card)
-    calibration = _calibrate(runner, tokenizer)
+    with track_work("measuring token budgets"):
+        calibration = _calibrate(runner, tokenizer)
     tokenizing_rate = _measure_tokenizing(tokenizer, texts)
     given = config.batching.max_batch_tokens
     budget = calibration.budget if given == "auto" else given
@@ -156,7 +158,8 @@ async def _measure_load(
         load = partial(run_load, service, given.texts, clients=given.clients, batch=given.batch)
         await load(seconds=min(WARM_UP_SECONDS, given.seconds))
         batches.clear()
-        return await load(seconds=given.seconds), batches
+        with track_time("measuring under load", given.seconds):
+            return await load(seconds=given.seconds), batches
     finally:
         service.close()
         dispatcher.close("the run is over")

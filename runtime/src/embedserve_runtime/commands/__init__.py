@@ -7,5 +7,6 @@ value_types    types of values that Click does not have
 completion     the script for a shell, and completion of models
 serve, fetch, convert, bench, inspect_model, store, self_test    one command each, with a function `run`
 tables         tables on a terminal, lines elsewhere
+progress_bars  how far long work is, on a terminal
 signals        how a command ends that is a container's first process
 """

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from embedserve_runtime.commands.arguments import Invocation, parse_arguments
+from embedserve_runtime.commands.progress_bars import show_progress_bars
 from embedserve_runtime.commands.signals import exit_on_sigterm
 from embedserve_runtime.config import RuntimeConfig, load_config
 from embedserve_runtime.errors import EmbedserveError
@@ -48,7 +49,8 @@ def _run(invocation: Invocation) -> int:
         termination_log = config.termination_log
         redactor = build_redactor(config.secrets)
         configure_logs(config.log_level, redactor, config.log_format)
-        return _run_configured(invocation.command, config, invocation.options)
+        with show_progress_bars(config.log_format):
+            return _run_configured(invocation.command, config, invocation.options)
     except EmbedserveError as error:
         write_termination_message(termination_log, error, redactor)
         print(redactor.redact(f"embedserve: {error.reason}: {error.message}"), file=sys.stderr)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, TextIO
 
+from embedserve_runtime.commands.progress_bars import can_show_progress_bars
 from embedserve_runtime.config import ModelSettings, RuntimeConfig
 from embedserve_runtime.loading.model_sizes import find_model_sizes
 from embedserve_runtime.memory.report import describe_model_memory
@@ -25,7 +27,7 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
     """Fetch the model and print the result; return the exit code. Raises EmbedserveError."""
     progress = Progress()
     with (
-        progress.log_periodically(),
+        nullcontext() if can_show_progress_bars(config.log_format) else progress.log_periodically(),
         progress.serve(config.server.host, config.server.management_port),
     ):
         located = fetch_model(config.model, progress)

@@ -120,12 +120,21 @@ class Benchmark:
         self._card = card
         self._weighed_ids = find_weighed_ids(card, [*self._batches, *self._long_batches])
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of all texts."""
+        return sum(batch.tokens for batch in (*self._batches, *self._long_batches))
+
     def run(
-        self, runner: Runner, limits: ParityLimits | None = None, clock: Clock = time.perf_counter
+        self,
+        runner: Runner,
+        limits: ParityLimits | None = None,
+        clock: Clock = time.perf_counter,
+        on_tokens: Callable[[int], None] = lambda _: None,
     ) -> BenchmarkResult:
         """Run a variant. Its vectors are the model's main output, sparse ones as dense rows; else the means of hidden
         states. Token weights count too. With limits it stops at the batch after which the floor is
-        out of reach."""
+        out of reach. on_tokens: is called with the tokens of each batch that has run for the first time."""
         outputs = self._card.main_output
         if outputs is OutputKind.DENSE:
             outputs |= self._card.outputs & OutputKind.SPARSE
@@ -135,12 +144,13 @@ class Benchmark:
             outputs = OutputKind.HIDDEN
         runner.run(self._batches[0], outputs)  # the first call sets memory aside
         best, began = 0.0, clock()
-        for _ in range(TIMED_RUNS):
+        for number in range(TIMED_RUNS):
             start, tokens = clock(), 0
             parts: list[ComparedOutputs] = []
             for batch in self._batches:
                 parts.append(self._get_outputs(runner.run(batch, outputs)))
                 tokens += batch.tokens
+                on_tokens(0 if number else batch.tokens)
                 if limits is not None and self._is_out_of_reach(parts, limits):
                     return BenchmarkResult(ComparedOutputs.join(parts), tokens / (clock() - start))
             best = max(best, tokens / (clock() - start))
@@ -148,6 +158,7 @@ class Benchmark:
                 break
         for batch in self._long_batches:
             parts.append(self._get_outputs(runner.run(batch, outputs)))
+            on_tokens(batch.tokens)
             if limits is not None and self._is_out_of_reach(parts, limits):
                 break
         return BenchmarkResult(ComparedOutputs.join(parts), best)

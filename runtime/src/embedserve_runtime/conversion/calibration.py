@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +44,23 @@ def build_probing_engine(
 
 
 def observe_ranges(
-    engine: OnnxEngine, products: Sequence[Product], texts: Sequence[Tokens]
+    engine: OnnxEngine,
+    products: Sequence[Product],
+    texts: Sequence[Tokens],
+    on_tokens: Callable[[int], None] = lambda _: None,
 ) -> Mapping[str, ObservedRanges]:
     """Observe the ranges of the inputs of each product, by the name of its weight. A product that no token came to, as
-    of an expert that none chose, is left out."""
+    of an expert that none chose, is left out.
+
+    on_tokens: is called with the tokens of each batch that has run.
+    """
     values = _list_input_names(products)
     collected = {value: _RangeCollector() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)
     for batch in pack_batches(texts, RUN_TOKENS):
         for value, seen in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(seen, step)
+        on_tokens(batch.tokens)
     return {one.weight: collected[one.value].get_ranges() for one in products if collected[one.value].rows}
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -68,6 +68,7 @@ from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.parity.corpus import read_calibration_texts, read_parity_texts
 from embedserve_runtime.parity.measures import compare, describe_shortfalls
+from embedserve_runtime.progress import Unit, track_work
 from embedserve_runtime.sources import open_model
 from embedserve_runtime.store import is_intact, publish_folder, remove_folder
 
@@ -195,16 +196,22 @@ class ArtifactWriter:
         )
 
     @contextmanager
-    def _time_phase(self, phase: str) -> Iterator[None]:
+    def _time_phase(
+        self, phase: str, total: float | None = None, unit: Unit = "seconds"
+    ) -> Iterator[Callable[[float], None]]:
+        """Time and display a phase. Yields the function that is told how much is done, in units."""
         began = time.perf_counter()
-        yield
+        with track_work(phase, total, unit) as advance:
+            yield advance
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def _write_float(self, folder: Path) -> None:
-        with self._time_phase("writing"):
-            weights = Weights(self._card.encoder, self._checkpoint)
+        weights = Weights(self._card.encoder, self._checkpoint)
+        with self._time_phase("writing", weights.size, "parameters") as advance:
             model, arrays = build(
-                self._card.encoder, weights, has_attention_mask=self._card.has_attention_mask
+                self._card.encoder,
+                weights.with_observer(advance),
+                has_attention_mask=self._card.has_attention_mask,
             )
             write_model(folder, model, drain_arrays(arrays), self._build_metadata(PLAIN, "as the source"))
 
@@ -261,19 +268,23 @@ class ArtifactWriter:
     ) -> Mapping[str, tuple[StaticQuantization, float]]:
         """Choose the static form of each product, by the name of its weight, with its error."""
         texts = tokenize_corpus(self._card, read_calibration_texts(), CALIBRATION_SHARE)
-        with self._time_phase("calibrating"):
+        with self._time_phase("calibrating", sum(map(len, texts)), "tokens") as advance:
             engine = build_probing_engine(
                 folder,
                 self._card.encoder,
                 graph.list_products(),
                 self._threads,
             )
-            seen = observe_ranges(engine, graph.list_products(), texts)
+            seen = observe_ranges(engine, graph.list_products(), texts, advance)
             del engine
 
         # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
-        with self._time_phase("choosing scales"):
-            return {name: choose_static(graph.read(name), seen[name], self._max_weight) for name in seen}
+        chosen = {}
+        with self._time_phase("choosing scales", len(seen), "products") as advance:
+            for name, ranges in seen.items():
+                chosen[name] = choose_static(graph.read(name), ranges, self._max_weight)
+                advance(1)
+        return chosen
 
     def _publish_if_good(self, folder: Path, precision: str, limits: ParityLimits) -> Variant:
         """Run a variant and judge it; remove it if it is not good enough."""
@@ -288,14 +299,14 @@ class ArtifactWriter:
     def _run_benchmark(
         self, folder: Path, precision: str, limits: ParityLimits | None = None
     ) -> BenchmarkResult:
-        with self._time_phase(f"trying {precision}"):
+        with self._time_phase(f"trying {precision}", self._benchmark.tokens, "tokens") as advance:
             engine = OnnxEngine.load(
                 self._card.encoder,
                 folder / precision / MODEL_FILE,
                 describe_engine(precision, self._threads),
             )
             (runner,) = build_runners(self._card, self._tensors, lambda *_: [engine])
-            return self._benchmark.run(runner, limits)
+            return self._benchmark.run(runner, limits, on_tokens=advance)
 
     def _judge(self, limits: ParityLimits, result: BenchmarkResult, precision: str) -> Variant:
         texts = len(result.outputs.vectors)

@@ -15,6 +15,7 @@ from embedserve_runtime.forward.engine import MeasuredParity
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
+from embedserve_runtime.progress import track_work
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +61,10 @@ def open_engines(
 
     limit_threads(threads)
     calibration = None if eight_bit is None else eight_bit.find_calibration(encoder)
-    engines = [
-        TorchEngine.open(encoder, weights, device, settings, calibration)
-        for device in find_devices(settings.devices)
-    ]
+    devices = find_devices(settings.devices)
+    with track_work("reading weights", weights.size * len(devices), "parameters") as advance:
+        observed = weights.with_observer(advance)
+        engines = [TorchEngine.open(encoder, observed, device, settings, calibration) for device in devices]
     for engine in engines:
         engine.parity = None if eight_bit is None else eight_bit.parity
     return engines

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -192,6 +194,18 @@ class Weights:
         self._checkpoint = checkpoint
         self._source_of = resolve(encoder, checkpoint)
         self._shape_of = {parameter.name: parameter.shape for parameter in encoder.parameters()}
+        self._on_read: Callable[[int], None] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of all values."""
+        return sum(map(prod, self._shape_of.values()))
+
+    def with_observer(self, on_read: Callable[[int], None]) -> Weights:
+        """Return the same tensors; `on_read` is called with the number of values of each one that is read."""
+        observed = copy(self)
+        observed._on_read = on_read
+        return observed
 
     def read_tensor(self, parameter: str) -> NDArray[np.generic]:
         """Read a parameter in the dtype on disk. Raises ModelInvalid when the shape is not the description's."""
@@ -208,6 +222,8 @@ class Weights:
                 f"tensor {source.tensor} gives {parameter} the shape {list(tensor.shape)}, "
                 f"config.json asks for {list(wanted)}"
             )
+        if self._on_read is not None:
+            self._on_read(tensor.size)
         return tensor
 
     def read_float32(self, parameter: str) -> FloatArray:

@@ -13,6 +13,7 @@ from embedserve_runtime.model.identity import TensorDigests, digest_tensor
 from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, read_dense_tensors
 from embedserve_runtime.model.words import TENSOR, WordTable, read_token_weights
+from embedserve_runtime.progress import track_work
 
 
 def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool = True) -> TensorDigests:
@@ -34,8 +35,10 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
     # What a merged tensor is, its last bits, depends on the machine; so the parts are digested.
     checkpoint = tensors.open_checkpoint(card.encoder_path) if adapted is None else adapted.unmerged
     weights = Weights(card.encoder, checkpoint)
+    with track_work("hashing weights", weights.size, "parameters") as advance:
+        encoder = _digest_all(weights.with_observer(advance).read_tensors() if with_encoder else ())
     return TensorDigests(
-        encoder=_digest_all(weights.read_tensors() if with_encoder else ()),
+        encoder=encoder,
         dense=dense,
         head=_digest_all(
             () if card.head is None else read_head_tensors(tensors, checkpoint, card.head.layers)

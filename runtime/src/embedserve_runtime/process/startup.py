@@ -21,6 +21,7 @@ from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.parity.corpus import read_parity_texts
 from embedserve_runtime.process.fitting import fit_to_container
+from embedserve_runtime.progress import track_work
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.calibration import (
     Calibration,
@@ -102,9 +103,10 @@ def _warm_up_and_calibrate(
     config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer, fit: MemoryFit
 ) -> Calibration | None:
     """Warm up all runners and calibrate the first; None where the budget is a setting."""
-    for runner in runners:
-        longest = limit_warm_up(runner.card.max_length, runner.engine.device)
-        warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer), longest)
+    with track_work("warming up"):
+        for runner in runners:
+            longest = limit_warm_up(runner.card.max_length, runner.engine.device)
+            warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer), longest)
     if config.batching.max_batch_tokens != "auto":
         return None
     first = runners[0]

@@ -22,6 +22,7 @@ from embedserve_runtime.errors import (
 from embedserve_runtime.model.bundled_onnx import choose_file
 from embedserve_runtime.model.exports import ADVICE, can_export
 from embedserve_runtime.model.folder import read_folder
+from embedserve_runtime.progress import display_work
 from embedserve_runtime.sources.archive import ArchiveSource, unpack
 from embedserve_runtime.sources.host_limits import HostLimiters, RetryPolicy
 from embedserve_runtime.sources.hub import HubSource, find_rate_limit_headers
@@ -67,6 +68,13 @@ def fetch_into(
     Where another process fetches the same content already, waits for it and takes what it made. Raises ModelError,
     SourceUnavailable, CertificateUntrusted or VolumeError.
     """
+    with display_work(progress.get_work_state):
+        return _fetch_into(store, name, settings, progress, retry_policy)
+
+
+def _fetch_into(
+    store: Store, name: ModelName, settings: ModelSettings, progress: Progress, retry_policy: RetryPolicy
+) -> ModelReference:
     with volume_errors(store.root):
         require_writable(store.root)
     source = open_source(settings)

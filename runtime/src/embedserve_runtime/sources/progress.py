@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from embedserve_runtime.listening import open_bound_socket
+from embedserve_runtime.progress import WorkState
 
 log = logging.getLogger(__name__)
 EVERY_S = 5.0
@@ -72,6 +73,18 @@ class Progress:
         with self._lock:
             self._done += count
             self._arrived += count
+
+    def get_work_state(self) -> WorkState:
+        """Return the state as what displays any work takes it."""
+        state = self.get_state()
+        return WorkState(
+            state.phase,
+            state.bytes_done,
+            state.bytes_total or None,
+            "bytes",
+            state.bytes_per_second,
+            state.seconds_remaining,
+        )
 
     def get_state(self) -> ProgressState:
         now = self._clock()

@@ -27,6 +27,7 @@ from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity,
 from embedserve_runtime.forward.grouping import EqualGroups
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.checkpoint import Weights
+from embedserve_runtime.progress import track_work
 
 # With several threads: those of one batch wait for each other after every operator, two batches do not
 # (`ConcurrentSession`).
@@ -83,9 +84,12 @@ class OnnxEngine:
         cls, encoder: Encoder, weights: Weights, threads: int, *, has_attention_mask: bool = False
     ) -> OnnxEngine:
         """Write the graph and load it. threads: compute threads of the session, the calling one included."""
-        model, initializers = build(encoder, weights, has_attention_mask=has_attention_mask)
+        with track_work("reading weights", weights.size, "parameters") as advance:
+            model, initializers = build(
+                encoder, weights.with_observer(advance), has_attention_mask=has_attention_mask
+            )
         options = build_session_options(threads)
-        with spool_arrays(model, initializers) as folder:
+        with track_work("preparing ONNX Runtime"), spool_arrays(model, initializers) as folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder)
             )

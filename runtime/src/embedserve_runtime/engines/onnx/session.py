@@ -10,6 +10,7 @@ import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, InvalidArgument, RuntimeException
 
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.progress import track_work
 
 # What a run can raise; the library's exceptions have no common base.
 RUN_ERRORS = (EPFail, Fail, InvalidArgument, RuntimeException)
@@ -64,6 +65,7 @@ def load_session(
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS)
+        with track_work("preparing ONNX Runtime"):
+            return onnxruntime.InferenceSession(str(file), options, providers=PROVIDERS)
     except Exception as error:  # its exceptions have no common base, and every file can fail in its own way
         raise ModelInvalid(f"{file} cannot be loaded by ONNX Runtime: {error}") from error
