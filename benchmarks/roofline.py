@@ -3,7 +3,7 @@ matrix product sets it.
 
     python -m benchmarks.roofline benchmarks/results/<gpu>.json
 
-Writes the picture beside the file, as SVG and PNG. Needs matplotlib.
+Writes docs/pictures/roofline-<gpu>.png. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 # By a word in a model's name: its precision where that is not 16 bit.
 MARKS = {"fp8": "s", "int8": "^"}
 
@@ -56,8 +57,7 @@ def draw(results: Path) -> None:
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
     axes.grid(visible=True, which="both", linewidth=0.3)
     figure.tight_layout()
-    for kind in ("svg", "png"):
-        figure.savefig(results.with_suffix(f".{kind}"), dpi=120)
+    figure.savefig(PICTURES / f"roofline-{results.stem}.png", dpi=120)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "README.md"
@@ -50,6 +54,28 @@ def test_the_index_has_each_page_once() -> None:
     listed = [(INDEX.parent / path).resolve() for path in _LINK.findall(INDEX.read_text(encoding="utf-8"))]
     pages = [path for path in listed if path.suffix == ".md" and path.is_relative_to(INDEX.parent)]
     assert sorted(pages) == [page for page in PAGES if page != INDEX]
+
+
+def test_the_navigation_of_the_site_has_each_page_once() -> None:
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    entries = [entry for section in sections for entries in section.values() for entry in entries]
+    listed = [entry if isinstance(entry, str) else next(iter(entry.values())) for entry in entries]
+    assert sorted(INDEX.parent / path for path in listed) == PAGES
+
+
+def test_a_page_of_the_site_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    zensical = Path(sys.prefix) / "docs" / "bin" / "zensical"
+    subprocess.run([zensical, "build", "--strict"], cwd=tmp_path, check=True, capture_output=True)
+    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "build" / "site").rglob("*.html")]
+    assert len(pages) > len(PAGES) - 1
+    loaded = {
+        url
+        for page in pages
+        for url in re.findall(r"<(?:script|link|img|iframe)\b[^>]*https?://[^>]*>", page)
+    }
+    assert loaded == set()
 
 
 def test_each_page_that_is_named_by_its_path_exists() -> None:
