@@ -35,13 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """The cluster, up, with hub and chart; it is left running, the next run finds it."""
-    found = Cluster(Layout.of_user(), Progress())
-    found.up()
-    remove_fake_nodes(found.kubectl)
-    remove_image_node(found)
-    start_hub(found)
-    Release(found, HUB_URL).install()
-    return found
+    new_cluster = Cluster(Layout.of_user(), Progress())
+    new_cluster.up()
+    remove_fake_nodes(new_cluster.kubectl)
+    remove_image_node(new_cluster)
+    start_hub(new_cluster)
+    Release(new_cluster, HUB_URL).install()
+    return new_cluster
 
 
 @pytest.fixture(scope="session")
@@ -95,12 +95,12 @@ def service(kubectl: Kubectl, client: ClientPod, namespace: str) -> MakeService:
 @pytest.fixture
 def scaled(service: MakeService) -> Iterator[Service]:
     """A service with one pod, which the autoscaler has looked at."""
-    found = service("scaled")
-    found.apply(scaled_spec())
-    found.wait_serving()
-    found.wait_condition("ScalingActive", "True", "Scaling")
-    yield found
-    found.delete()
+    embsvc = service("scaled")
+    embsvc.apply(scaled_spec())
+    embsvc.wait_serving()
+    embsvc.wait_condition("ScalingActive", "True", "Scaling")
+    yield embsvc
+    embsvc.delete()
 
 
 def _show(kubectl: Kubectl, namespace: str) -> None:
@@ -117,5 +117,5 @@ def _show(kubectl: Kubectl, namespace: str) -> None:
         ("get", "events", "--namespace", namespace, "--sort-by=.lastTimestamp"),
         ("logs", "--namespace", OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=operator"),
     ):
-        said = kubectl.attempt(*words)
-        print(f"$ kubectl {' '.join(words)}\n{said.stdout}{said.stderr}")
+        result = kubectl.attempt(*words)
+        print(f"$ kubectl {' '.join(words)}\n{result.stdout}{result.stderr}")

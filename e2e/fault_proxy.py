@@ -88,8 +88,8 @@ class FaultProxy:
     def tell_error(self, code: int) -> None:
         """End all open watches with an error of the API server's."""
         status = {"kind": "Status", "code": code, "message": "the watch ends"}
-        said = json.dumps({"type": "ERROR", "object": status})
-        self._loop.call_soon_threadsafe(self._abort, said)
+        event = json.dumps({"type": "ERROR", "object": status})
+        self._loop.call_soon_threadsafe(self._abort, event)
 
     @contextmanager
     def running(self) -> Iterator[FaultProxy]:
@@ -141,8 +141,10 @@ class FaultProxy:
             request.method, url, headers=headers, data=content or None, timeout=patience
         ) as answer:
             self._note(request, content, answer.status)
-            given = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-            response = web.StreamResponse(status=answer.status, headers=given)
+            answer_headers = {
+                name: value for name, value in answer.headers.items() if name.lower() not in _HOP
+            }
+            response = web.StreamResponse(status=answer.status, headers=answer_headers)
             await response.prepare(request)
             if "watch" in request.query:
                 await self._stream(request, answer, response)
@@ -163,24 +165,24 @@ class FaultProxy:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if ending.done():
                     line.cancel()
-                    said = ending.result()
+                    last_event = ending.result()
                     break
                 if not line.result():
                     return
                 if self.fault == "Silent":
                     await self._stop.wait()
                 await response.write(line.result())
-            if said:
-                await response.write(f"{said}\n".encode())
+            if last_event:
+                await response.write(f"{last_event}\n".encode())
             elif request.transport is not None:
                 request.transport.abort()
         finally:
             self._endings.pop(response, None)
 
-    def _abort(self, said: str) -> None:
+    def _abort(self, event: str) -> None:
         for ending in self._endings.values():
             if not ending.done():
-                ending.set_result(said)
+                ending.set_result(event)
 
     def _note(self, request: web.Request, content: bytes, status: int) -> None:
         try:

@@ -23,20 +23,22 @@ def flux(cluster: Cluster) -> Iterator[None]:
     """Installed, and running."""
     image = load_image(cluster, "flux", build_flux(cluster.layout, cluster.progress))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    objects = [namespace, *(one for name in CONTROLLERS for one in _objects(cluster, name, image))]
+    objects = [namespace, *(manifest for name in CONTROLLERS for manifest in _objects(cluster, name, image))]
     with installed(cluster, Other("Flux", NAMESPACE, CONTROLLERS, objects)):
         yield
 
 
 def _objects(cluster: Cluster, name: str, image: str) -> list[Object]:
     config = module_folder(FLUX, f"github.com/fluxcd/{name}") / "config"
-    found = [one for part in ("crd", "rbac", "manager") for one in rendered(cluster, config / part)]
-    return [placed(_ours(one, name, image), NAMESPACE) for one in found]
+    manifests = [
+        manifest for part in ("crd", "rbac", "manager") for manifest in rendered(cluster, config / part)
+    ]
+    return [placed(_ours(manifest, name, image), NAMESPACE) for manifest in manifests]
 
 
-def _ours(found: Object, name: str, image: str) -> Object:
-    if found["kind"] != "Deployment":
-        return found
-    (container,) = found["spec"]["template"]["spec"]["containers"]
+def _ours(resource: Object, name: str, image: str) -> Object:
+    if resource["kind"] != "Deployment":
+        return resource
+    (container,) = resource["spec"]["template"]["spec"]["containers"]
     arguments = [*container["args"], *_FLAGS.get(name, ())]
-    return with_image(found, image, command=[f"/{name}"], args=arguments)
+    return with_image(resource, image, command=[f"/{name}"], args=arguments)

@@ -33,10 +33,10 @@ class GitOps:
 
     @classmethod
     def init(cls, service: Service, folder: Path, pushed: Callable[[], None] = lambda: None) -> GitOps:
-        found = cls(service, folder, pushed)
+        gitops = cls(service, folder, pushed)
         _git(folder, "init", "--quiet", "--bare", "--initial-branch=main", str(origin(folder)))
-        _git(folder, "clone", "--quiet", str(origin(folder)), str(found.work))
-        return found
+        _git(folder, "clone", "--quiet", str(origin(folder)), str(gitops.work))
+        return gitops
 
     @property
     def work(self) -> Path:
@@ -69,13 +69,13 @@ class GitOps:
     def _publish(self) -> None:
         _git(self.work, "push", "--quiet", "origin", "HEAD:main")
         self.pushed()
-        wanted = json.loads((self.work / FILE).read_text())["metadata"]["annotations"]
-        wait_until("the commit is applied", lambda: self._applied() == wanted, timeout_s=PATIENCE_S)
+        annotations = json.loads((self.work / FILE).read_text())["metadata"]["annotations"]
+        wait_until("the commit is applied", lambda: self._applied() == annotations, timeout_s=PATIENCE_S)
 
     def _applied(self) -> dict[str, str] | None:
         words = (self.service.name, "--namespace", self.service.namespace)
-        found = self.service.kubectl.get("embeddingservice", *words)
-        annotations: dict[str, str] | None = found and found["metadata"].get("annotations")
+        received = self.service.kubectl.get("embeddingservice", *words)
+        annotations: dict[str, str] | None = received and received["metadata"].get("annotations")
         return annotations
 
 
@@ -99,9 +99,9 @@ class Kustomization:
     def wait_condition(self, status: str, reason: str) -> Object:
         """What the Kustomization says of the newest commit."""
 
-        def met(found: Object) -> bool:
-            said = condition(found, "Ready")
-            return said is not None and (said["status"], said["reason"]) == (status, reason)
+        def met(resource: Object) -> bool:
+            reported = condition(resource, "Ready")
+            return reported is not None and (reported["status"], reported["reason"]) == (status, reason)
 
         words = ("kustomizations.kustomize.toolkit.fluxcd.io", self.name, "--namespace", NAMESPACE)
         return self.kubectl.wait_for(f"Flux says {reason}", words, met, timeout_s=PATIENCE_S)

@@ -46,7 +46,7 @@ def serving(root: Path, address: str) -> Iterator[str]:
                 "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
                 "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
             }
-            said = subprocess.run(
+            result = subprocess.run(
                 ["git", "http-backend"],
                 input=body,
                 env=environment,
@@ -54,7 +54,7 @@ def serving(root: Path, address: str) -> Iterator[str]:
                 timeout=_SECONDS,
                 check=True,
             ).stdout
-            head, _, content = said.partition(b"\r\n\r\n")
+            head, _, content = result.partition(b"\r\n\r\n")
             headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
             self.send_response(int(headers.pop("Status", "200").split()[0]))
             for name, value in headers.items():

@@ -25,8 +25,8 @@ def main(address: str, texts: list[str]) -> int:
             response_deserializer=tei_pb2.EmbedResponse.FromString,
         )
         status = check(health_pb2.HealthCheckRequest(), timeout=30).status
-        asked = [tei_pb2.EmbedRequest(inputs=text, normalize=True) for text in texts]
-        vectors = [list(embed(one, timeout=30).embeddings) for one in asked]
+        requests = [tei_pb2.EmbedRequest(inputs=text, normalize=True) for text in texts]
+        vectors = [list(embed(request, timeout=30).embeddings) for request in requests]
     print(json.dumps({"status": status, "vectors": vectors}))
     return 0
 

@@ -27,7 +27,7 @@ for entry in pathlib.Path("/proc").iterdir():
 @contextmanager
 def program(kubectl: Kubectl, source: str, *arguments: str) -> Iterator[list[str]]:
     """Python that runs until the end of the block; the lines that it said are in the list from then on."""
-    mark, said = secrets.token_hex(8), list[str]()
+    mark, lines = secrets.token_hex(8), list[str]()
     where = ("exec", "--namespace", CLIENT_NAMESPACE, "deployment/client", "--")
     process = subprocess.Popen(
         kubectl.command([*where, "python3", "-u", "-c", source, *arguments, mark]),
@@ -40,9 +40,9 @@ def program(kubectl: Kubectl, source: str, *arguments: str) -> Iterator[list[str
         assert process.stdout is not None
         assert process.stdout.readline() == f"{BEGUN}\n"
         try:
-            yield said
+            yield lines
         finally:
             # What runs in the pod has to end; the command here ends with it, and says that it was ended.
             kubectl(*where, "python3", "-c", _END, mark)
             output = process.stdout.read()
-            said += output.partition("command terminated")[0].splitlines()
+            lines += output.partition("command terminated")[0].splitlines()

@@ -22,15 +22,15 @@ def keda(cluster: Cluster) -> Iterator[None]:
     image = load_image(cluster, "keda", build_keda(cluster.layout, cluster.progress))
     folder = module_folder(KEDA, "github.com/kedacore/keda/v2") / "config" / "minimal"
     objects = [
-        with_image(found, image) if found["kind"] == "Deployment" else found
-        for found in rendered(cluster, folder)
+        with_image(manifest, image) if manifest["kind"] == "Deployment" else manifest
+        for manifest in rendered(cluster, folder)
     ]
     # First of all goes what blocks the deletion of every namespace while nobody answers for it.
     with installed(cluster, Other("KEDA", NAMESPACE, DEPLOYMENTS, objects, first=[API_SERVICE])):
         cluster.kubectl.wait_for(
             "the API of external metrics",
             API_SERVICE,
-            lambda found: condition_true(found, "Available"),
+            lambda resource: condition_true(resource, "Available"),
             timeout_s=PATIENCE_S,
         )
         yield

@@ -54,7 +54,7 @@ def asking(
     connections = "keeps connections" if keeps_connections else "a connection each"
     load = Load()
     host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
-    with program(service.kubectl, _ASK_FOR_EVER, host, str(threads), text, connections) as said:
+    with program(service.kubectl, _ASK_FOR_EVER, host, str(threads), text, connections) as lines:
         yield load
-    for line in said:
+    for line in lines:
         (load.failed if line.startswith("failed") else load.asked).append(line)

@@ -56,12 +56,12 @@ class NodeHub(Server):
 
     def requests(self) -> list[dict[str, Any]]:
         """Those that were answered so far: method, path, status, sent_bytes."""
-        found: list[dict[str, Any]] = json.loads(self._ask("GET", REQUESTS_PATH))
-        return found
+        requests: list[dict[str, Any]] = json.loads(self._ask("GET", REQUESTS_PATH))
+        return requests
 
     def sent(self, name: str) -> int:
         """Bytes of a file that were sent."""
-        return sum(one["sent_bytes"] for one in self.requests() if one["path"].endswith(name))
+        return sum(request["sent_bytes"] for request in self.requests() if request["path"].endswith(name))
 
     def misbehave(
         self, kind: FaultKind, *, path: str = ANY_FILE, amount: int = 1, times: int | None = None
@@ -75,5 +75,5 @@ class NodeHub(Server):
     def _ask(self, method: str, path: str, body: bytes | None = None) -> str:
         request = urllib.request.Request(self.url + path, data=body, method=method)
         with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
-            said: bytes = answer.read()
-        return said.decode()
+            content: bytes = answer.read()
+        return content.decode()

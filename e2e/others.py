@@ -49,37 +49,37 @@ def rendered(cluster: Cluster, folder: Path) -> list[Object]:
     return list(yaml.safe_load_all(cluster.kubectl(*words)))
 
 
-def placed(found: Object, namespace: str) -> Object:
+def placed(resource: Object, namespace: str) -> Object:
     """In that namespace, where the manifests name one of their own."""
-    if found["kind"] not in _OF_THE_CLUSTER:
-        found["metadata"]["namespace"] = namespace
-    for subject in found.get("subjects", []):
+    if resource["kind"] not in _OF_THE_CLUSTER:
+        resource["metadata"]["namespace"] = namespace
+    for subject in resource.get("subjects", []):
         subject["namespace"] = namespace
-    return found
+    return resource
 
 
-def with_image(found: Object, image: str, **container: object) -> Object:
+def with_image(resource: Object, image: str, **container: object) -> Object:
     """A Deployment of one container with our image, less of the node, and ready sooner."""
-    (one,) = found["spec"]["template"]["spec"]["containers"]
-    one |= {"image": image, "imagePullPolicy": "Never", **container}
+    (only_container,) = resource["spec"]["template"]["spec"]["containers"]
+    only_container |= {"image": image, "imagePullPolicy": "Never", **container}
     for probe in ("livenessProbe", "readinessProbe"):
-        one.get(probe, {})["initialDelaySeconds"] = 2
-    one["resources"] = {"requests": {"cpu": "10m", "memory": "50Mi"}}
-    return found
+        only_container.get(probe, {})["initialDelaySeconds"] = 2
+    only_container["resources"] = {"requests": {"cpu": "10m", "memory": "50Mi"}}
+    return resource
 
 
 @contextmanager
-def installed(cluster: Cluster, other: Other) -> Iterator[None]:
+def installed(cluster: Cluster, project: Other) -> Iterator[None]:
     """There and available; gone afterwards, with all that was made for it."""
-    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(other.objects)})
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(project.objects)})
     try:
-        with cluster.progress.step(f"installing {other.name}"):
+        with cluster.progress.step(f"installing {project.name}"):
             cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=listed)
-            for name in other.deployments:
-                words = ("deployment", name, "--namespace", other.namespace)
+            for name in project.deployments:
+                words = ("deployment", name, "--namespace", project.namespace)
                 cluster.kubectl.wait_for(name, words, deployment_available, timeout_s=PATIENCE_S)
         yield
     finally:
-        for one in other.first:
-            cluster.kubectl("delete", *one, "--ignore-not-found", timeout_s=PATIENCE_S)
+        for reference in project.first:
+            cluster.kubectl("delete", *reference, "--ignore-not-found", timeout_s=PATIENCE_S)
         cluster.kubectl("delete", "--ignore-not-found", "--filename", "-", stdin=listed, timeout_s=PATIENCE_S)

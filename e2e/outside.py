@@ -36,7 +36,7 @@ class Operator:
     """When it ended, and with which status."""
 
     def start(self) -> None:
-        self._wanted = True
+        self._should_run = True
         self._log = (self.folder / f"{self.name}.log").open("ab")
         self._process = self._spawn()
         self._watching = threading.Thread(target=self._watch, daemon=True)
@@ -49,7 +49,7 @@ class Operator:
         return at
 
     def stop(self) -> None:
-        self._wanted = False
+        self._should_run = False
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         self._watching.join()
@@ -61,21 +61,21 @@ class Operator:
 
     def took_over(self) -> Request | None:
         """Its first write of the Lease as the holder."""
-        return next((one for one in self.proxy.passed if _takes(one, self.name)), None)
+        return next((request for request in self.proxy.passed if _takes(request, self.name)), None)
 
     def wait_leading(self) -> Request:
         wait_until(
             f"{self.name} leads", lambda: self.took_over() is not None, timeout_s=PATIENCE_S, every_s=0.02
         )
-        found = self.took_over()
-        assert found is not None
-        return found
+        write = self.took_over()
+        assert write is not None
+        return write
 
     def looks(self) -> int:
         """How often it has looked at the Lease."""
-        return sum(one.is_of_lease and not one.is_write for one in self.proxy.passed)
+        return sum(request.is_of_lease and not request.is_write for request in self.proxy.passed)
 
-    def said(self) -> str:
+    def read_log(self) -> str:
         return (self.folder / f"{self.name}.log").read_text()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -98,7 +98,7 @@ class Operator:
         while True:
             code = self._process.wait()
             self.ends.append((time.monotonic(), code))
-            if not self._wanted or not self.restarts:
+            if not self._should_run or not self.restarts:
                 return
             self._process = self._spawn()
 
@@ -115,18 +115,22 @@ def operators(
     proxies: list[FaultProxy], namespace: str, folder: Path, *, restarts: bool
 ) -> Iterator[list[Operator]]:
     """One operator behind each proxy; the first leads, and the others have looked at its Lease."""
-    found = [
+    all_operators = [
         Operator(name, namespace, proxy, folder, restarts)
         for name, proxy in zip(("first", "second"), proxies, strict=False)
     ]
     try:
-        for one in found:
-            one.start()
-            if one is found[0]:
-                one.wait_leading()
+        for operator in all_operators:
+            operator.start()
+            if operator is all_operators[0]:
+                operator.wait_leading()
             else:
-                wait_until(f"{one.name} waits", lambda one=one: one.looks() >= 2, timeout_s=PATIENCE_S)  # type: ignore[misc]
-        yield found
+                wait_until(
+                    f"{operator.name} waits",
+                    lambda operator=operator: operator.looks() >= 2,  # type: ignore[misc]
+                    timeout_s=PATIENCE_S,
+                )
+        yield all_operators
     finally:
-        for one in found:
-            one.stop()
+        for operator in all_operators:
+            operator.stop()

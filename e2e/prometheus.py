@@ -48,16 +48,18 @@ class Prometheus(Server):
 
     def values(self, query: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of each series that a query gives now."""
-        said = run(["curl", "-sfG", f"{self.url}/api/v1/query", "--data-urlencode", f"query={query}"])
-        return [(one["metric"], float(one["value"][1])) for one in json.loads(said)["data"]["result"]]
+        output = run(["curl", "-sfG", f"{self.url}/api/v1/query", "--data-urlencode", f"query={query}"])
+        return [
+            (series["metric"], float(series["value"][1])) for series in json.loads(output)["data"]["result"]
+        ]
 
 
 @contextmanager
 def prometheus(cluster: Cluster, folder: Path) -> Iterator[Prometheus]:
     """One that asks the pods of all services, as they come and go."""
     install_missing_packages(cluster.progress, ["prometheus"])
-    with _telling(cluster.kubectl) as discovery, Prometheus(folder, discovery) as found:
-        yield found
+    with _telling(cluster.kubectl) as discovery, Prometheus(folder, discovery) as server:
+        yield server
 
 
 @contextmanager
@@ -82,20 +84,22 @@ def _telling(kubectl: Kubectl) -> Iterator[str]:
 
 def _targets(kubectl: Kubectl) -> list[Object]:
     """The management ports of all services' pods, with the labels that a ServiceMonitor gives: namespace and pod."""
-    found = kubectl.get("pods", "--all-namespaces", "--selector", "embedserve.dev/service") or {"items": []}
+    received = kubectl.get("pods", "--all-namespaces", "--selector", "embedserve.dev/service") or {
+        "items": []
+    }
     return [
         {
-            "targets": [f"{one['status']['podIP']}:{MANAGEMENT_PORT}"],
-            "labels": {"namespace": one["metadata"]["namespace"], "pod": one["metadata"]["name"]},
+            "targets": [f"{pod['status']['podIP']}:{MANAGEMENT_PORT}"],
+            "labels": {"namespace": pod["metadata"]["namespace"], "pod": pod["metadata"]["name"]},
         }
-        for one in found["items"]
-        if one["status"].get("podIP")
+        for pod in received["items"]
+        if pod["status"].get("podIP")
     ]
 
 
 def _config(discovery: str) -> Object:
-    told = {"url": discovery, "refresh_interval": "5s"}
+    discovery_config = {"url": discovery, "refresh_interval": "5s"}
     return {
         "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
-        "scrape_configs": [{"job_name": "embedserve", "http_sd_configs": [told]}],
+        "scrape_configs": [{"job_name": "embedserve", "http_sd_configs": [discovery_config]}],
     }

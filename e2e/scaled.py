@@ -35,8 +35,8 @@ def upgrade(cluster: Cluster, *flags: str) -> None:
     run([str(cluster.helm), *words, *flags], environment=environment, timeout_s=240)
 
 
-def ready(found: Object) -> int:
-    return int(found["status"].get("readyReplicas", 0))
+def ready(resource: Object) -> int:
+    return int(resource["status"].get("readyReplicas", 0))
 
 
 def somebody_elses_api() -> Object:

@@ -55,9 +55,9 @@ class Service:
         self.kubectl("apply", "--filename", "-", stdin=self.manifest(spec))
 
     def get(self) -> Object:
-        found = self.kubectl.get("embeddingservice", self.name, "--namespace", self.namespace)
-        assert found is not None
-        return found
+        received = self.kubectl.get("embeddingservice", self.name, "--namespace", self.namespace)
+        assert received is not None
+        return received
 
     def wait_for(self, what: str, met: Callable[[Object], bool]) -> Object:
         """The resource once the operator has acted on its latest spec and `met` holds."""
@@ -65,7 +65,7 @@ class Service:
         return self.kubectl.wait_for(
             f"{self.name}: {what}",
             words,
-            lambda found: is_observed(found) and met(found),
+            lambda resource: is_observed(resource) and met(resource),
             timeout_s=PATIENCE_S,
             give_up=lambda: None,
         )
@@ -80,22 +80,23 @@ class Service:
         What the status says is not enough: until the operator has seen the old pods end it tells of them.
         """
 
-        def by_others(found: Object) -> bool:
+        def by_others(resource: Object) -> bool:
             pods = {pod["metadata"]["name"]: is_ready(pod) for pod in self.pods()}
             ready = sum(pods.values())
-            return is_serving(found) and not before & set(pods) and ready >= found["status"]["replicas"]
+            return is_serving(resource) and not before & set(pods) and ready >= resource["status"]["replicas"]
 
         return self.wait_for("serves by other pods", by_others)
 
     def wait_condition(self, kind: str, status: str, reason: str) -> Object:
         """That condition of the resource, once it is so."""
-        found = self.wait_for(
+        resource = self.wait_for(
             f"{kind} is {status} because of {reason}",
-            lambda found: (
-                (c := condition(found, kind)) is not None and (c["status"], c["reason"]) == (status, reason)
+            lambda resource: (
+                (c := condition(resource, kind)) is not None
+                and (c["status"], c["reason"]) == (status, reason)
             ),
         )
-        stated = condition(found, kind)
+        stated = condition(resource, kind)
         assert stated is not None
         return stated
 
@@ -106,22 +107,22 @@ class Service:
 
     def children(self, *kinds: str) -> list[Object]:
         """Children that carry the service's label, of all kinds or of some."""
-        found = []
+        children = []
         for kind in kinds or CHILD_KINDS:
             listed = self.kubectl.get(kind, "--namespace", self.namespace, "--selector", self.selector)
-            found += (listed or {}).get("items", [])
-        return found
+            children += (listed or {}).get("items", [])
+        return children
 
     def child(self, kind: str) -> Object:
         """The only child of a kind."""
-        (found,) = self.children(kind)
-        return found
+        (child,) = self.children(kind)
+        return child
 
     def child_named(self, kind: str, name: str) -> Object:
         """A child that exists."""
-        found = self.kubectl.get(kind, name, "--namespace", self.namespace)
-        assert found is not None
-        return found
+        received = self.kubectl.get(kind, name, "--namespace", self.namespace)
+        assert received is not None
+        return received
 
     def pods(self) -> list[Object]:
         return [pod for pod in self.children("pods") if "deletionTimestamp" not in pod["metadata"]]
@@ -149,25 +150,27 @@ class Service:
         return f"embedserve.dev/service={self.name}"
 
 
-def is_observed(found: Object) -> bool:
-    return bool(found.get("status", {}).get("observedGeneration", -1) >= found["metadata"]["generation"])
+def is_observed(resource: Object) -> bool:
+    return bool(
+        resource.get("status", {}).get("observedGeneration", -1) >= resource["metadata"]["generation"]
+    )
 
 
-def is_serving(found: Object) -> bool:
+def is_serving(resource: Object) -> bool:
     """Ready, and nothing on the way or stuck."""
-    conditions = {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
+    conditions = {c["type"]: c for c in resource.get("status", {}).get("conditions", [])}
     return conditions.get("Ready", {}).get("status") == "True" and not {"Reconciling", "Stalled"} & set(
         conditions
     )
 
 
 def is_ready(pod: Object) -> bool:
-    found = condition(pod, "Ready")
-    return found is not None and found["status"] == "True"
+    ready = condition(pod, "Ready")
+    return ready is not None and ready["status"] == "True"
 
 
-def condition(found: Object, kind: str) -> Object | None:
-    return next((c for c in found.get("status", {}).get("conditions", []) if c["type"] == kind), None)
+def condition(resource: Object, kind: str) -> Object | None:
+    return next((c for c in resource.get("status", {}).get("conditions", []) if c["type"] == kind), None)
 
 
 def operator_pods(kubectl: Kubectl) -> list[Object]:
@@ -179,22 +182,22 @@ def operator_pods(kubectl: Kubectl) -> list[Object]:
 
 def leader(kubectl: Kubectl, *, other_than: str = "") -> Object:
     """The pod that leads, once one does that is not ending."""
-    found: list[Object] = []
+    leaders: list[Object] = []
 
     def leads() -> bool:
         lease = kubectl.get("lease", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
         holder = lease["spec"]["holderIdentity"] if lease is not None else ""
-        found[:] = [pod for pod in operator_pods(kubectl) if pod["metadata"]["name"] == holder]
-        return bool(found) and holder != other_than
+        leaders[:] = [pod for pod in operator_pods(kubectl) if pod["metadata"]["name"] == holder]
+        return bool(leaders) and holder != other_than
 
     wait_until("an operator leads", leads, timeout_s=PATIENCE_S)
-    return found[0]
+    return leaders[0]
 
 
 def kill_operator(pod: Object) -> None:
     """SIGKILL to the operator's process, from the machine that the node is part of."""
     mark = f"--identity={pod['metadata']['name']}".encode()
-    found = [number for number, words in list_commands() if mark in words]
-    assert found, f"no process of {pod['metadata']['name']}"
-    for number in found:
+    process_ids = [number for number, words in list_commands() if mark in words]
+    assert process_ids, f"no process of {pod['metadata']['name']}"
+    for number in process_ids:
         os.kill(number, signal.SIGKILL)

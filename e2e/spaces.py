@@ -81,11 +81,11 @@ class Watch:
 
     def spaces_of(self, client: int) -> list[str]:
         """The spaces that a client got, in their order."""
-        found: list[str] = []
-        for one in self.seen:
-            if one.client == client and found[-1:] != [one.space]:
-                found.append(one.space)
-        return found
+        spaces: list[str] = []
+        for answer in self.seen:
+            if answer.client == client and spaces[-1:] != [answer.space]:
+                spaces.append(answer.space)
+        return spaces
 
 
 @contextmanager
@@ -93,16 +93,16 @@ def watching(service: Service, text: str) -> Iterator[Watch]:
     """Clients in a pod, until the end of the block."""
     watch = Watch()
     host = service.get()["status"]["endpoint"]["url"].removeprefix("http://")
-    with program(service.kubectl, _ASK, host, str(CLIENTS), str(RATE), text) as said:
+    with program(service.kubectl, _ASK, host, str(CLIENTS), str(RATE), text) as lines:
         yield watch
     counts: dict[int, int] = {}
-    for line in said:
-        told: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": line}
-        if "failed" in told:
-            watch.failed.append(str(told["failed"]))
+    for line in lines:
+        report: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": line}
+        if "failed" in report:
+            watch.failed.append(str(report["failed"]))
             continue
-        counts[told["client"]] = told.pop("count")
-        watch.seen.append(Seen(**{**told, "vector": tuple(told["vector"])}))
+        counts[report["client"]] = report.pop("count")
+        watch.seen.append(Seen(**{**report, "vector": tuple(report["vector"])}))
     watch.answers = sum(counts.values())
 
 

@@ -29,30 +29,31 @@ def folder(cluster: Cluster, namespace: str) -> Path:
 
 @pytest.fixture(scope="module")
 def volume(kubectl: Kubectl, namespace: str, folder: Path) -> Iterator[MakeVolume]:
-    made: list[NodeVolume] = []
+    volumes: list[NodeVolume] = []
 
     def make(name: str, *modes: str, of: Path | None = None) -> NodeVolume:
-        found = NodeVolume(kubectl, namespace, name, of or writable_folder(folder / name))
-        found.make(*modes)
-        made.append(found)
-        return found
+        node_volume = NodeVolume(kubectl, namespace, name, of or writable_folder(folder / name))
+        node_volume.make(*modes)
+        volumes.append(node_volume)
+        return node_volume
 
     yield make
-    for one in made:
-        one.remove()
+    for node_volume in volumes:
+        node_volume.remove()
 
 
 def on(claim: str, **more: Any) -> Object:
     return hub_spec(cache={"claimName": claim, **more.pop("cache", {})}, **more)
 
 
-def nodes_of(found: Service) -> list[str]:
-    return [pod["spec"].get("nodeName", "") for pod in found.pods()]
+def nodes_of(embsvc: Service) -> list[str]:
+    return [pod["spec"].get("nodeName", "") for pod in embsvc.pods()]
 
 
-def with_ready(found: Service, count: int) -> Object:
-    return found.wait_for(
-        f"{count} pods are ready", lambda one: is_serving(one) and one["status"].get("readyReplicas") == count
+def with_ready(embsvc: Service, count: int) -> Object:
+    return embsvc.wait_for(
+        f"{count} pods are ready",
+        lambda resource: is_serving(resource) and resource["status"].get("readyReplicas") == count,
     )
 
 
@@ -112,15 +113,15 @@ def test_pods_on_a_volume_for_one_node_stay_on_it_whatever_room_others_have(
     service: MakeService, volume: MakeVolume, request: pytest.FixtureRequest
 ) -> None:
     once = volume("once", "ReadWriteOnce")
-    found = service("once")
-    found.apply(on(once.claim))
-    with_ready(found, 1)
+    embsvc = service("once")
+    embsvc.apply(on(once.claim))
+    with_ready(embsvc, 1)
     request.getfixturevalue("more_nodes")
-    found.apply(on(once.claim, replicas=3))
-    with_ready(found, 3)
-    assert set(nodes_of(found)) == {NODE_NAME}, "its Job's pod and those that serve"
-    assert not found.children("poddisruptionbudgets"), "an evicted pod has nowhere else to go"
-    found.delete()
+    embsvc.apply(on(once.claim, replicas=3))
+    with_ready(embsvc, 3)
+    assert set(nodes_of(embsvc)) == {NODE_NAME}, "its Job's pod and those that serve"
+    assert not embsvc.children("poddisruptionbudgets"), "an evicted pod has nowhere else to go"
+    embsvc.delete()
 
 
 @pytest.mark.parametrize(
@@ -137,31 +138,31 @@ def test_what_a_volume_cannot_do_is_refused_with_advice(
 ) -> None:
     name = reason.lower()
     volume(name, mode)
-    found = service(name)
-    found.apply(on(name, replicas=2))
-    assert advice in found.wait_condition("Stalled", "True", reason)["message"]
-    assert found.children("deployments") == []
-    found.delete()
+    embsvc = service(name)
+    embsvc.apply(on(name, replicas=2))
+    assert advice in embsvc.wait_condition("Stalled", "True", reason)["message"]
+    assert embsvc.children("deployments") == []
+    embsvc.delete()
 
 
 def test_one_pod_on_a_volume_for_one_pod_is_replaced_and_not_rolled(
     service: MakeService, volume: MakeVolume
 ) -> None:
     alone = volume("alone", "ReadWriteOncePod")
-    found = service("alone")
-    found.apply(on(alone.claim))
-    before = with_ready(found, 1)["status"]["fetch"]["job"]
-    found.apply(on(alone.claim, model={"refresh": "again"}))
-    found.wait_for(
+    embsvc = service("alone")
+    embsvc.apply(on(alone.claim))
+    before = with_ready(embsvc, 1)["status"]["fetch"]["job"]
+    embsvc.apply(on(alone.claim, model={"refresh": "again"}))
+    embsvc.wait_for(
         "serves what was fetched again",
-        lambda one: (
-            is_serving(one)
-            and one["status"]["fetch"]["state"] == "Succeeded"
-            and one["status"]["fetch"]["job"] != before
+        lambda resource: (
+            is_serving(resource)
+            and resource["status"]["fetch"]["state"] == "Succeeded"
+            and resource["status"]["fetch"]["job"] != before
         ),
     )
-    assert len(found.embed("after the change")) == 1
-    found.delete()
+    assert len(embsvc.embed("after the change")) == 1
+    embsvc.delete()
 
 
 @pytest.fixture
@@ -175,14 +176,14 @@ def small(folder: Path, volume: MakeVolume) -> Iterator[Path]:
 def test_a_volume_that_is_full_is_named_and_the_fetch_goes_on_once_there_is_room(
     service: MakeService, small: Path
 ) -> None:
-    found = service("small")
-    found.apply(on("small"))
-    said = found.wait_condition("Reconciling", "True", "VolumeFull")["message"]
-    assert "MB free; enlarge the volume" in said
+    embsvc = service("small")
+    embsvc.apply(on("small"))
+    message = embsvc.wait_condition("Reconciling", "True", "VolumeFull")["message"]
+    assert "MB free; enlarge the volume" in message
     remount(small, "size=300m")
-    found.wait_serving()
-    assert len(found.embed("there is room now")) == 1
-    found.delete()
+    embsvc.wait_serving()
+    assert len(embsvc.embed("there is room now")) == 1
+    embsvc.delete()
 
 
 @pytest.fixture

@@ -29,23 +29,23 @@ def ask(service: Service, pod: Object, key: str) -> int:
 def test_a_key_that_is_changed_in_its_secret_counts_in_every_pod(
     kubectl: Kubectl, namespace: str, service: MakeService
 ) -> None:
-    found = service("locked")
+    embsvc = service("locked")
     write_key(kubectl, namespace, "old-key\n")
-    found.apply(hub_spec(replicas=2, auth={"secretRef": {"name": "keys", "key": "api"}}))
-    found.wait_serving()
-    pods = found.pods()
-    assert [(ask(found, pod, "old-key"), ask(found, pod, "new-key")) for pod in pods] == 2 * [(200, 401)]
+    embsvc.apply(hub_spec(replicas=2, auth={"secretRef": {"name": "keys", "key": "api"}}))
+    embsvc.wait_serving()
+    pods = embsvc.pods()
+    assert [(ask(embsvc, pod, "old-key"), ask(embsvc, pod, "new-key")) for pod in pods] == 2 * [(200, 401)]
     write_key(kubectl, namespace, "new-key")
     # The kubelet writes a mounted Secret anew within a minute or so; pods read it again within seconds.
     wait_until(
         "all pods have the new key",
         lambda: (
-            [(ask(found, pod, "old-key"), ask(found, pod, "new-key")) for pod in pods] == 2 * [(401, 200)]
+            [(ask(embsvc, pod, "old-key"), ask(embsvc, pod, "new-key")) for pod in pods] == 2 * [(401, 200)]
         ),
         timeout_s=PATIENCE_S,
     )
-    assert {pod["metadata"]["uid"] for pod in found.pods()} == {pod["metadata"]["uid"] for pod in pods}
+    assert {pod["metadata"]["uid"] for pod in embsvc.pods()} == {pod["metadata"]["uid"] for pod in pods}
     assert all(
-        status["restartCount"] == 0 for pod in found.pods() for status in pod["status"]["containerStatuses"]
+        status["restartCount"] == 0 for pod in embsvc.pods() for status in pod["status"]["containerStatuses"]
     )
-    found.delete()
+    embsvc.delete()

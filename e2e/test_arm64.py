@@ -61,7 +61,9 @@ def test_one_manifest_names_an_image_for_each_architecture(loader: ImageLoader, 
     write_manifest(loader, tmp_path)
     (entry,) = json.loads((tmp_path / "index.json").read_text())["manifests"]
     manifest = json.loads((tmp_path / "blobs" / entry["digest"].replace(":", "/")).read_text())
-    platforms = {(one["platform"]["os"], one["platform"]["architecture"]) for one in manifest["manifests"]}
+    platforms = {
+        (image["platform"]["os"], image["platform"]["architecture"]) for image in manifest["manifests"]
+    }
     assert platforms == {("linux", "amd64"), ("linux", "arm64")}
 
 

@@ -28,9 +28,9 @@ GRACE_S = 30
 """For so long the operator leaves an API registered that nobody answers for."""
 
 
-def is_available(found: Object) -> bool:
-    said = condition(found, "Available")
-    return said is not None and said["status"] == "True"
+def is_available(resource: Object) -> bool:
+    reported = condition(resource, "Available")
+    return reported is not None and reported["status"] == "True"
 
 
 def wait_registered(kubectl: Kubectl) -> None:
@@ -47,19 +47,21 @@ def adapter(cluster: Cluster, kubectl: Kubectl) -> Iterator[None]:
     wait_until("nothing is registered", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
 
 
-def value(found: Object) -> float:
+def value(resource: Object) -> float:
     """Waiting inputs of a pod, on average, as the status tells it."""
-    said = found["status"].get("autoscaling", {}).get("value", "0")
-    return float(said.removesuffix("m")) / (1000 if said.endswith("m") else 1)
+    quantity = resource["status"].get("autoscaling", {}).get("value", "0")
+    return float(quantity.removesuffix("m")) / (1000 if quantity.endswith("m") else 1)
 
 
 def test_a_service_grows_with_its_queue_and_shrinks_without_failing_a_request(scaled: Service) -> None:
     with asking(scaled) as trickle:
         with asking(scaled, threads=60, text=LONG_TEXT) as load:
-            peak = value(scaled.wait_for("a queue", lambda found: value(found) > 16))
-            scaled.wait_for("three pods", lambda found: ready(found) == 3)
-            scaled.wait_for("a shorter queue", lambda found: value(found) < peak / 2)
-        scaled.wait_for("one pod", lambda found: ready(found) == 1 and found["status"]["replicas"] == 1)
+            peak = value(scaled.wait_for("a queue", lambda resource: value(resource) > 16))
+            scaled.wait_for("three pods", lambda resource: ready(resource) == 3)
+            scaled.wait_for("a shorter queue", lambda resource: value(resource) < peak / 2)
+        scaled.wait_for(
+            "one pod", lambda resource: ready(resource) == 1 and resource["status"]["replicas"] == 1
+        )
     assert load.failed == trickle.failed == []
     assert load.asked
     assert trickle.asked
@@ -69,10 +71,10 @@ def test_the_number_holds_while_the_adapter_dies_and_namespaces_can_be_deleted(
     kubectl: Kubectl, scaled: Service
 ) -> None:
     with asking(scaled, threads=60, text=LONG_TEXT) as load:
-        scaled.wait_for("three pods", lambda found: ready(found) == 3)
-        one = kubectl.get("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", SELECTOR)
-        assert one is not None
-        name = one["items"][0]["metadata"]["name"]
+        scaled.wait_for("three pods", lambda resource: ready(resource) == 3)
+        pods = kubectl.get("pods", "--namespace", OPERATOR_NAMESPACE, "--selector", SELECTOR)
+        assert pods is not None
+        name = pods["items"][0]["metadata"]["name"]
         kubectl("delete", "pod", name, "--namespace", OPERATOR_NAMESPACE, "--grace-period=0", "--force")
         kubectl.wait_for("the adapter", DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
         assert ready(scaled.get()) == 3
@@ -89,7 +91,7 @@ def test_the_number_holds_while_the_adapter_dies_and_namespaces_can_be_deleted(
         kubectl("scale", *DEPLOYMENT, "--replicas=2")
     wait_registered(kubectl)
     scaled.wait_condition("ScalingActive", "True", "Scaling")
-    scaled.wait_for("one pod", lambda found: ready(found) == 1)
+    scaled.wait_for("one pod", lambda resource: ready(resource) == 1)
     assert load.failed == []
 
 
@@ -107,10 +109,10 @@ def test_two_services_scale_apart(service: MakeService, scaled: Service) -> None
     quiet.wait_serving()
     quiet.wait_condition("ScalingActive", "True", "Scaling")
     with asking(scaled, threads=60, text=LONG_TEXT) as load:
-        scaled.wait_for("three pods", lambda found: ready(found) == 3)
-        found = quiet.get()
-        assert found["status"]["autoscaling"]["desiredReplicas"] == 1
-        assert found["status"]["autoscaling"]["value"] == "0"
+        scaled.wait_for("three pods", lambda resource: ready(resource) == 3)
+        resource = quiet.get()
+        assert resource["status"]["autoscaling"]["desiredReplicas"] == 1
+        assert resource["status"]["autoscaling"]["value"] == "0"
     assert load.failed == []
     quiet.delete()
 
@@ -120,8 +122,8 @@ def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, sc
     kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
     try:
         wait_until("ours is gone", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
-        told = scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
-        assert "monitoring/prometheus-adapter" in told["message"]
+        reported = scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
+        assert "monitoring/prometheus-adapter" in reported["message"]
     finally:
         kubectl("delete", "apiservice", foreign["metadata"]["name"])
     wait_registered(kubectl)
@@ -129,8 +131,8 @@ def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, sc
 
 
 def test_nobody_but_the_api_server_is_let_in(scaled: Service) -> None:
-    said = scaled.client.run("python3", "-c", KNOCK, f"{ADAPTER}.{OPERATOR_NAMESPACE}.svc.cluster.local")
-    assert any(end in said.lower().replace("_", " ") for end in ENDS), said
+    output = scaled.client.run("python3", "-c", KNOCK, f"{ADAPTER}.{OPERATOR_NAMESPACE}.svc.cluster.local")
+    assert any(end in output.lower().replace("_", " ") for end in ENDS), output
 
 
 # In TLS 1.3 a client learns of it after its own handshake; the connection may be closed before the alert is read.

@@ -30,7 +30,7 @@ def refuse(kubectl: Kubectl, name: str, spec: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
 def test_a_wrong_spec_is_refused_with_words_that_help(kubectl: Kubectl, bad: Bad) -> None:
-    assert bad.said in refuse(kubectl, "bad", bad.spec)
+    assert bad.message in refuse(kubectl, "bad", bad.spec)
 
 
 @pytest.mark.parametrize("name", ["a" * 46, "1-begins-with-a-digit", "has.a.dot"])
@@ -46,11 +46,11 @@ def test_a_right_spec_is_taken(kubectl: Kubectl, spec: dict[str, Any]) -> None:
         "metadata": {"name": "a" * 45, "namespace": "default"},
         "spec": spec,
     }
-    said = kubectl("apply", "--dry-run=server", "--filename", "-", stdin=json.dumps(manifest))
-    assert "created (server dry run)" in said
+    output = kubectl("apply", "--dry-run=server", "--filename", "-", stdin=json.dumps(manifest))
+    assert "created (server dry run)" in output
 
 
 def test_explain_tells_what_a_field_is_for(kubectl: Kubectl) -> None:
-    said = " ".join(kubectl("explain", "embsvc.spec.model.source.huggingFace").split())
-    assert "Commit, tag or branch. A commit keeps the vectors the same for ever" in said
-    assert "Only the pods read it, the operator never does" in said
+    output = " ".join(kubectl("explain", "embsvc.spec.model.source.huggingFace").split())
+    assert "Commit, tag or branch. A commit keeps the vectors the same for ever" in output
+    assert "Only the pods read it, the operator never does" in output

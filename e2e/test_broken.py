@@ -74,10 +74,10 @@ def secret(kubectl: Kubectl, namespace: str) -> None:
 @pytest.fixture(scope="module")
 def good(kubectl: Kubectl, client: ClientPod, namespace: str) -> Service:
     """A service beside the broken ones; it must not notice them."""
-    found = Service(kubectl, client, namespace, "good")
-    found.apply(hub_spec())
-    found.wait_serving()
-    return found
+    embsvc = Service(kubectl, client, namespace, "good")
+    embsvc.apply(hub_spec())
+    embsvc.wait_serving()
+    return embsvc
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def broken(
 ) -> dict[str, Service]:
     """All of them at once, so that they wait together."""
     services = {name: Service(kubectl, client, namespace, name) for name in BROKEN}
-    for name, found in services.items():
-        found.apply(BROKEN[name].spec)
+    for name, embsvc in services.items():
+        embsvc.apply(BROKEN[name].spec)
     return services
 
 
@@ -111,9 +111,9 @@ def test_a_broken_service_says_why(broken: dict[str, Service], name: str) -> Non
         assert word in ready["message"]
     way = "Stalled" if case.stalls else "Reconciling"
     assert service.wait_condition(way, "True", case.reason)["message"] == ready["message"]
-    found = service.get()
-    assert condition(found, "Reconciling" if case.stalls else "Stalled") is None
-    assert "vectorSpace" not in found["status"]
+    resource = service.get()
+    assert condition(resource, "Reconciling" if case.stalls else "Stalled") is None
+    assert "vectorSpace" not in resource["status"]
 
 
 def test_a_service_beside_them_does_not_notice(broken: dict[str, Service], good: Service) -> None:
@@ -155,14 +155,14 @@ def test_a_service_of_somebody_else_is_not_taken_over(
     }
     kubectl.apply(json.dumps(foreign))
     before = kubectl.get("service", "taken", "--namespace", namespace)
-    taken = service("taken")
-    taken.apply(hub_spec())
-    ready = taken.wait_condition("Ready", "False", "NameTaken")
+    embsvc = service("taken")
+    embsvc.apply(hub_spec())
+    ready = embsvc.wait_condition("Ready", "False", "NameTaken")
     assert "Service taken exists already" in ready["message"]
     assert kubectl.get("service", "taken", "--namespace", namespace) == before
     kubectl("delete", "service", "taken", "--namespace", namespace)
-    taken.wait_serving()
-    taken.delete()
+    embsvc.wait_serving()
+    embsvc.delete()
 
 
 def test_a_refusal_by_the_api_server_is_passed_on(service: MakeService) -> None:

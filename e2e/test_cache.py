@@ -60,8 +60,12 @@ def got(client: ClientPod, url: str) -> Any:
 
 def fetched_bytes(client: ClientPod) -> int:
     """Bytes of weights that the hub has sent since it was started."""
-    seen = got(client, f"{HUB_URL}/_requests")
-    return sum(one["sent_bytes"] for one in seen if one["path"].endswith(WEIGHTS) and one["method"] == "GET")
+    requests = got(client, f"{HUB_URL}/_requests")
+    return sum(
+        request["sent_bytes"]
+        for request in requests
+        if request["path"].endswith(WEIGHTS) and request["method"] == "GET"
+    )
 
 
 def jobs(kubectl: Kubectl, namespace: str, task: str) -> list[Object]:
@@ -81,16 +85,16 @@ def test_two_services_on_one_claim_fetch_once_and_convert_once(
     first.apply(on_store(shared, replicas=2, model={"precision": "int8"}, servedModelName="first"))
     second.apply(on_store(shared, servedModelName="second"))
     status = first.wait_serving()["status"]
-    other = second.wait_serving()["status"]
+    second_status = second.wait_serving()["status"]
 
     size = (samples.model_folder() / WEIGHTS).stat().st_size
     assert fetched_bytes(client) - before == size, "three pods of two services, one download"
     assert (len(jobs(kubectl, namespace, "fetch")), len(jobs(kubectl, namespace, "convert"))) == (1, 1)
-    assert status["fetch"]["digest"] == other["fetch"]["digest"] == status["model"]["digest"]
-    assert status["conversion"]["artifact"] == other["conversion"]["artifact"]
-    assert status["vectorSpace"]["id"] == other["vectorSpace"]["id"]
+    assert status["fetch"]["digest"] == second_status["fetch"]["digest"] == status["model"]["digest"]
+    assert status["conversion"]["artifact"] == second_status["conversion"]["artifact"]
+    assert status["vectorSpace"]["id"] == second_status["vectorSpace"]["id"]
 
-    (int8,) = [one for one in status["conversion"]["variants"] if one["precision"] == "int8"]
+    (int8,) = [variant for variant in status["conversion"]["variants"] if variant["precision"] == "int8"]
     assert int8["published"] is True
     assert 0.99 <= int8["minCosine"] < 1
     assert int8["tokensPerSecond"] > 0
@@ -106,7 +110,7 @@ def test_pods_ask_for_the_memory_that_was_planned_and_serve_all_that_was_wanted_
     planned.apply(on_store(shared, servedModelName="planned"))
     status = planned.wait_serving()["status"]
     (pod,) = planned.pods()
-    (container,) = [one for one in pod["spec"]["containers"] if one["name"] == "runtime"]
+    (container,) = [candidate for candidate in pod["spec"]["containers"] if candidate["name"] == "runtime"]
     amount = container["resources"]["limits"]["memory"]
     assert container["resources"]["requests"]["memory"] == amount
     memory = got(client, f"{status['endpoint']['url']}/info")["memory"]
@@ -117,8 +121,8 @@ def test_pods_ask_for_the_memory_that_was_planned_and_serve_all_that_was_wanted_
 
 def precision_of(service: Service, client: ClientPod) -> str:
     """What the service says of how it runs its model."""
-    said = got(client, f"{service.get()['status']['endpoint']['url']}/info")
-    return str(said["model_dtype"])
+    info = got(client, f"{service.get()['status']['endpoint']['url']}/info")
+    return str(info["model_dtype"])
 
 
 def test_restarts_and_further_pods_need_no_hub(
@@ -128,15 +132,15 @@ def test_restarts_and_further_pods_need_no_hub(
     ended = {pod["metadata"]["name"] for pod in first.children("pods")}
     kubectl("delete", "pods", "--namespace", namespace, "--selector", first.selector, "--wait=false")
     first.apply(on_store(shared, replicas=3, model={"precision": "int8"}, servedModelName="first"))
-    found = first.wait_for(
+    resource = first.wait_for(
         "three new pods serve",
-        lambda one: (
-            is_serving(one)
-            and one["status"]["readyReplicas"] == 3
+        lambda resource: (
+            is_serving(resource)
+            and resource["status"]["readyReplicas"] == 3
             and not ended & {pod["metadata"]["name"] for pod in first.pods()}
         ),
     )
-    assert found["status"]["fetch"]["state"] == "Succeeded"
+    assert resource["status"]["fetch"]["state"] == "Succeeded"
     assert len(first.embed(*TEXTS)) == 2
 
 
@@ -164,9 +168,9 @@ def test_a_variant_below_the_floor_is_not_served(
     floor = {**INT8, "parity": {"minCosine": 1}}
     strict.apply(hub_spec(cache={"volume": {"size": "1Gi"}}, onnx=floor, model={"precision": "int8"}))
     status = strict.wait_serving()["status"]
-    said = status["conversion"]
-    assert said["chosen"] == "float32"
-    assert said["fallback"].startswith("float32 is served, not int8: ")
+    conversion = status["conversion"]
+    assert conversion["chosen"] == "float32"
+    assert conversion["fallback"].startswith("float32 is served, not int8: ")
     assert precision_of(strict, client) == "float32"
     assert len(strict.embed(*TEXTS)) == 2
     strict.delete()

@@ -22,6 +22,6 @@ def test_example(kubectl: Kubectl, namespace: str, example: Path) -> None:
     # At once after the apply: this must wait, although nothing has been said about the resource yet.
     limit = f"--timeout={PATIENCE_S}s"
     kubectl("wait", "--for=condition=Ready", f"embsvc/{name}", limit, *where, timeout_s=PATIENCE_S + 30)
-    found = kubectl.get("embsvc", name, *where)
-    assert found is not None
-    assert found["status"]["readyReplicas"] == 1
+    received = kubectl.get("embsvc", name, *where)
+    assert received is not None
+    assert received["status"]["readyReplicas"] == 1

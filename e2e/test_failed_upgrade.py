@@ -25,24 +25,24 @@ print(urllib.request.urlopen(f"http://{sys.argv[1]}:8081/metrics", timeout=30).r
 
 @pytest.fixture
 def release(cluster: Cluster) -> Iterator[Release]:
-    found = Release(cluster, HUB_URL)
-    yield found
-    found.install()
+    chart_release = Release(cluster, HUB_URL)
+    yield chart_release
+    chart_release.install()
 
 
 def uids(service: Service) -> set[str]:
     return {pod["metadata"]["uid"] for pod in service.pods()}
 
 
-def upgrading(found: Object) -> str | None:
-    told = condition(found, "Upgrading")
-    return None if told is None else str(told["reason"])
+def upgrading(resource: Object) -> str | None:
+    reported = condition(resource, "Upgrading")
+    return None if reported is None else str(reported["reason"])
 
 
 def count_failed(kubectl: Kubectl, client: ClientPod) -> float:
     """What the alert EmbedserveUpgradeFailed looks at, of the operator that leads."""
     page = client.run("python3", "-c", _METRICS, leader(kubectl)["status"]["podIP"])
-    (line,) = [one for one in page.splitlines() if one.startswith("embedserve_operator_upgrades_failed ")]
+    (line,) = [line for line in page.splitlines() if line.startswith("embedserve_operator_upgrades_failed ")]
     return float(line.rpartition(" ")[2])
 
 
@@ -51,18 +51,18 @@ def test_an_upgrade_that_fails_stops_at_one_service_and_is_taken_back(
 ) -> None:
     services = [service("one"), service("two")]
     release.install(IN_TURN)
-    for one in services:
-        one.apply(hub_spec(replicas=2))
-    for one in services:
-        one.wait_serving()
-        one.embed("the way is open")
-    before = {one.name: uids(one) for one in services}
+    for embsvc in services:
+        embsvc.apply(hub_spec(replicas=2))
+    for embsvc in services:
+        embsvc.wait_serving()
+        embsvc.embed("the way is open")
+    before = {embsvc.name: uids(embsvc) for embsvc in services}
     with asking(services[0]) as load, asking(services[1]) as other_load:
         operator, runtime = load_project_images(release.cluster.images)
         # A name that no kubelet can make an image of, so that nothing is tried again.
         wrong = replace(runtime, content_reference=f"{runtime.content_reference.rpartition(':')[0]}:no/tag")
         release.install(IN_TURN, images=(operator, wrong))
-        reasons = [upgrading(one.wait_for("is failed or stopped", is_over)) for one in services]
+        reasons = [upgrading(embsvc.wait_for("is failed or stopped", is_over)) for embsvc in services]
         assert sorted(map(str, reasons)) == ["UpgradeFailed", "UpgradeStopped"]
         failed, stopped = services if reasons[0] == "UpgradeFailed" else services[::-1]
         assert uids(stopped) == before[stopped.name]
@@ -73,16 +73,16 @@ def test_an_upgrade_that_fails_stops_at_one_service_and_is_taken_back(
         assert count_failed(kubectl, client) == 1
 
         release.install(IN_TURN)
-        for one in services:
-            one.wait_for("is upgraded", lambda found: upgrading(found) is None)
-            one.wait_serving()
+        for embsvc in services:
+            embsvc.wait_for("is upgraded", lambda resource: upgrading(resource) is None)
+            embsvc.wait_serving()
         assert count_failed(kubectl, client) == 0
     assert load.failed == other_load.failed == []
     assert load.asked
     assert uids(stopped) == before[stopped.name], "it was never upgraded"
-    for one in services:
-        one.delete()
+    for embsvc in services:
+        embsvc.delete()
 
 
-def is_over(found: Object) -> bool:
-    return upgrading(found) in ("UpgradeFailed", "UpgradeStopped")
+def is_over(resource: Object) -> bool:
+    return upgrading(resource) in ("UpgradeFailed", "UpgradeStopped")

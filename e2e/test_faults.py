@@ -34,27 +34,28 @@ def operator(
     folder = tmp_path_factory.mktemp("outside")
     with (
         FaultProxy(cluster.layout).running() as proxy,
-        operators([proxy], namespace, folder, restarts=True) as (found,),
+        operators([proxy], namespace, folder, restarts=True) as (outside_operator,),
     ):
-        yield found
-    crashes = [line for line in found.said().splitlines() if "/embedserve_operator/" in line]
+        yield outside_operator
+    crashes = [line for line in outside_operator.read_log().splitlines() if "/embedserve_operator/" in line]
     assert crashes == [], "no error of ours comes as far as a traceback"
 
 
 @pytest.fixture
 def changing(operator: Operator, service: MakeService) -> Iterator[Service]:
     """A service that is acted on, beside others."""
-    found = service("changing")
-    for one in (found, *(service(f"bystander-{number}") for number in range(BYSTANDERS))):
-        one.apply(spec("before"))
-        one.wait_condition("Ready", "True", "Suspended")
+    embsvc = service("changing")
+    bystanders = [service(f"bystander-{number}") for number in range(BYSTANDERS)]
+    for started in (embsvc, *bystanders):
+        started.apply(spec("before"))
+        started.wait_condition("Ready", "True", "Suspended")
     wait_until(
         "nothing more is written",
         lambda: not writes(operator, time.monotonic() - QUIET_S),
         timeout_s=PATIENCE_S,
     )
     operator.ends.clear()
-    yield found
+    yield embsvc
     operator.proxy.fault = "None"
 
 
@@ -64,17 +65,17 @@ def spec(mark: str) -> dict[str, Any]:
 
 def wait_acted_on(service: Service, mark: str) -> None:
     def is_so() -> bool:
-        found = service.kubectl.get("service", service.name, "--namespace", service.namespace)
-        return found is not None and found["metadata"]["annotations"].get("mark") == mark
+        received = service.kubectl.get("service", service.name, "--namespace", service.namespace)
+        return received is not None and received["metadata"]["annotations"].get("mark") == mark
 
     wait_until(f"the mark is {mark}", is_so, timeout_s=PATIENCE_S)
 
 
 def writes(operator: Operator, since: float) -> list[str]:
     return [
-        f"{one.method} {one.path} {one.status}{describe_event(one)}"
-        for one in operator.proxy.passed
-        if one.at > since and one.is_write and not one.is_of_lease
+        f"{request.method} {request.path} {request.status}{describe_event(request)}"
+        for request in operator.proxy.passed
+        if request.at > since and request.is_write and not request.is_of_lease
     ]
 
 
@@ -87,7 +88,7 @@ def describe_event(request: Request) -> str:
 
 
 def writes_about_others(operator: Operator, since: float) -> list[str]:
-    return [one for one in writes(operator, since) if "changing" not in one]
+    return [write for write in writes(operator, since) if "changing" not in write]
 
 
 @pytest.mark.parametrize("fault", ["Refusing", "Silent"])

@@ -49,10 +49,10 @@ def volume(cluster: Cluster, kubectl: Kubectl, namespace: str) -> Iterator[NodeV
     """An empty claim whose files this machine sees."""
     name = f"store-{secrets.token_hex(3)}"
     folder = writable_folder(cluster.layout.volumes / namespace / name)
-    found = NodeVolume(kubectl, namespace, name, folder)
-    found.make("ReadWriteMany")
-    yield found
-    found.remove()
+    node_volume = NodeVolume(kubectl, namespace, name, folder)
+    node_volume.make("ReadWriteMany")
+    yield node_volume
+    node_volume.remove()
 
 
 def spec(hub: NodeHub, volume: NodeVolume, **more: Any) -> Object:
@@ -62,8 +62,8 @@ def spec(hub: NodeHub, volume: NodeVolume, **more: Any) -> Object:
 
 def jobs(kubectl: Kubectl, volume: NodeVolume) -> list[str]:
     """Names of those that work on a volume."""
-    found = (kubectl.get("jobs", "--namespace", volume.namespace) or {}).get("items", [])
-    names = [str(job["metadata"]["name"]) for job in found]
+    received = (kubectl.get("jobs", "--namespace", volume.namespace) or {}).get("items", [])
+    names = [str(job["metadata"]["name"]) for job in received]
     return [name for name in names if name.startswith(f"{volume.claim}-fetch-")]
 
 
@@ -75,14 +75,14 @@ def fetching_processes() -> list[int]:
 
 def kill_processes() -> None:
     """SIGKILL to what fetches, which has to be there; the Job counts a failure."""
-    found: list[int] = []
+    process_ids: list[int] = []
 
     def is_there() -> bool:
-        found[:] = fetching_processes()
-        return bool(found)
+        process_ids[:] = fetching_processes()
+        return bool(process_ids)
 
     wait_until("a pod fetches", is_there, timeout_s=PATIENCE_S, every_s=0.05)
-    for number in found:
+    for number in process_ids:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
 
@@ -95,11 +95,11 @@ def kill_jobs(kubectl: Kubectl, volume: NodeVolume) -> None:
         kubectl("delete", "pods", "--selector", f"job-name={job}", "--grace-period=0", "--force", *words)
 
 
-def wait_for_bytes(volume: NodeVolume, enough: int, found: Service) -> None:
+def wait_for_bytes(volume: NodeVolume, enough: int, embsvc: Service) -> None:
     """Until that much is written, or all."""
     wait_until(
         "the Job has written some more",
-        lambda: bytes_in(volume.folder) >= enough or is_served(found),
+        lambda: bytes_in(volume.folder) >= enough or is_served(embsvc),
         timeout_s=PATIENCE_S,
         every_s=0.05,
     )
@@ -110,23 +110,23 @@ def answered_whole(hub: NodeHub) -> int:
     return hub.sent(WEIGHTS)
 
 
-def is_served(found: Service) -> bool:
-    return bool(found.get().get("status", {}).get("fetch", {}).get("state") == "Succeeded")
+def is_served(embsvc: Service) -> bool:
+    return bool(embsvc.get().get("status", {}).get("fetch", {}).get("state") == "Succeeded")
 
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(
     service: MakeService, hub: NodeHub, volume: NodeVolume
 ) -> None:
     hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=5_000_000)
-    found = service("killed")
-    found.apply(spec(hub, volume))
-    wait_for_bytes(volume, SIZE // 2, found)
+    embsvc = service("killed")
+    embsvc.apply(spec(hub, volume))
+    wait_for_bytes(volume, SIZE // 2, embsvc)
     kill_processes()
     hub.behave()
-    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    assert embsvc.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
     assert list(find_damage(volume.folder)) == []
     assert answered_whole(hub) < 0.75 * SIZE, "what the killed one had is not fetched again"
-    found.delete()
+    embsvc.delete()
 
 
 @pytest.mark.soak
@@ -135,23 +135,23 @@ def test_a_job_that_is_killed_again_and_again_leaves_one_good_model(
 ) -> None:
     points = random.Random(8)
     hub.misbehave(FaultKind.SLOW, path=f"*/resolve/*/{WEIGHTS}", amount=300_000)
-    found = service("killed-often")
-    found.apply(spec(hub, volume))
+    embsvc = service("killed-often")
+    embsvc.apply(spec(hub, volume))
     for number in range(KILLS):
-        wait_for_bytes(volume, bytes_in(volume.folder) + points.randrange(1, MAX_BYTES_BETWEEN), found)
+        wait_for_bytes(volume, bytes_in(volume.folder) + points.randrange(1, MAX_BYTES_BETWEEN), embsvc)
         if number % (KILLS // HARD_KILLS) == 1:
             kill_processes()
         else:
             kill_jobs(kubectl, volume)
-        assert not is_served(found), "it was killed before its end"
+        assert not is_served(embsvc), "it was killed before its end"
         assert list(find_damage(volume.folder)) == [], "what is there is whole"
     hub.behave()
-    status = found.wait_serving()["status"]
+    status = embsvc.wait_serving()["status"]
     assert status["vectorSpace"]["id"] == MINILM_SPACE
-    assert len(found.embed("whole")) == 1
+    assert len(embsvc.embed("whole")) == 1
     assert list(find_damage(volume.folder)) == []
     assert answered_whole(hub) < 0.95 * SIZE, "what killed Jobs had is not fetched again"
-    found.delete()
+    embsvc.delete()
 
 
 def test_of_two_jobs_that_race_one_fetches(
@@ -161,55 +161,55 @@ def test_of_two_jobs_that_race_one_fetches(
     mean, first = service("mean"), service("first-token")
     mean.apply(spec(hub, volume))
     first.apply(spec(hub, volume, pooling="cls"))
-    spaces = {one.wait_serving()["status"]["vectorSpace"]["id"] for one in (mean, first)}
+    spaces = {embsvc.wait_serving()["status"]["vectorSpace"]["id"] for embsvc in (mean, first)}
     assert len(spaces) == 2
     assert len(jobs(kubectl, volume)) == 2
     assert hub.sent(WEIGHTS) == SIZE
     assert list(find_damage(volume.folder)) == []
-    for one in (mean, first):
-        one.delete()
+    for embsvc in (mean, first):
+        embsvc.delete()
 
 
 def test_a_storm_of_refusals_is_waited_for(service: MakeService, hub: NodeHub, volume: NodeVolume) -> None:
     hub.misbehave(FaultKind.RATE_LIMIT, path="*", amount=1, times=12)
-    found = service("storm")
-    found.apply(spec(hub, volume))
-    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
-    refused = sum(one["status"] == 429 for one in hub.requests())
+    embsvc = service("storm")
+    embsvc.apply(spec(hub, volume))
+    assert embsvc.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    refused = sum(request["status"] == 429 for request in hub.requests())
     assert refused == 12
     assert hub.sent(WEIGHTS) == SIZE
-    found.delete()
+    embsvc.delete()
 
 
 def test_bytes_that_are_wrong_once_are_fetched_again_and_always_are_named(
     service: MakeService, hub: NodeHub, volume: NodeVolume
 ) -> None:
-    found = service("wrong")
+    embsvc = service("wrong")
     hub.misbehave(FaultKind.CORRUPT, path=f"*/resolve/*/{WEIGHTS}", amount=1000)
-    found.apply(spec(hub, volume))
-    assert WEIGHTS in found.wait_condition("Stalled", "True", "HashMismatch")["message"]
+    embsvc.apply(spec(hub, volume))
+    assert WEIGHTS in embsvc.wait_condition("Stalled", "True", "HashMismatch")["message"]
     assert list(find_damage(volume.folder)) == []
     hub.behave()
     hub.misbehave(FaultKind.BROKEN, path=f"*/resolve/*/{WEIGHTS}", amount=5_000_000, times=6)
     hub.misbehave(FaultKind.CORRUPT, path=f"*/resolve/*/{WEIGHTS}", amount=1000, times=1)
-    assert found.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
-    found.delete()
+    assert embsvc.wait_serving()["status"]["vectorSpace"]["id"] == MINILM_SPACE
+    embsvc.delete()
 
 
 def test_a_model_that_is_damaged_on_the_volume_is_fetched_again_and_not_served(
     service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, volume: NodeVolume
 ) -> None:
-    found = service("damaged")
-    found.apply(spec(hub, volume))
-    found.wait_serving()
-    before = {pod["metadata"]["name"] for pod in found.pods()}
+    embsvc = service("damaged")
+    embsvc.apply(spec(hub, volume))
+    embsvc.wait_serving()
+    before = {pod["metadata"]["name"] for pod in embsvc.pods()}
     for path in [path for path in volume.folder.rglob("*") if path.is_file() and path.stat().st_size == SIZE]:
         shorter = path.with_suffix(".shorter")
         shorter.write_bytes(path.read_bytes()[:-1])
         shorter.replace(path)
-    kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector, "--wait=false")
-    served = found.wait_serving_by_others(before)
+    kubectl("delete", "pods", "--namespace", namespace, "--selector", embsvc.selector, "--wait=false")
+    served = embsvc.wait_serving_by_others(before)
     assert served["status"]["vectorSpace"]["id"] == MINILM_SPACE
     assert hub.sent(WEIGHTS) == 2 * SIZE
     assert list(find_damage(volume.folder)) == []
-    found.delete()
+    embsvc.delete()

@@ -39,19 +39,19 @@ def slow_hub(client: ClientPod) -> Iterator[None]:
 
 def followed(service: Service) -> list[dict[str, Any]]:
     """What the resource said of its fetch, each thing once, until it serves."""
-    seen: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
 
-    def serves(found: Object) -> bool:
-        fetching = found.get("status", {}).get("model", {}).get("fetching")
-        if fetching is not None and fetching not in seen:
-            seen.append(fetching)
+    def serves(resource: Object) -> bool:
+        fetching = resource.get("status", {}).get("model", {}).get("fetching")
+        if fetching is not None and fetching not in reports:
+            reports.append(fetching)
         return any(
-            one["type"] == "Ready" and one["status"] == "True"
-            for one in found["status"].get("conditions", [])
+            reported["type"] == "Ready" and reported["status"] == "True"
+            for reported in resource["status"].get("conditions", [])
         )
 
     service.wait_for("serves", serves)
-    return seen
+    return reports
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,22 @@ def test_the_status_says_how_far_a_slow_fetch_is(
     slow = service("slow-job" if cache else "slow-pod")
     began = time.monotonic()
     slow.apply(hub_spec() if cache is None else hub_spec(cache=cache))
-    seen = followed(slow)
+    reports = followed(slow)
     took = time.monotonic() - began
 
     size = (samples.model_folder() / "model.safetensors").stat().st_size
     under_way = [
-        one for one in seen if one["phase"] == "fetching" and 0 < one["bytesDone"] < one["bytesTotal"]
+        report
+        for report in reports
+        if report["phase"] == "fetching" and 0 < report["bytesDone"] < report["bytesTotal"]
     ]
     assert len(under_way) >= 3
-    assert all(one["bytesTotal"] > size for one in under_way[1:]), "the small files are counted too"
-    assert [one["bytesDone"] for one in under_way] == sorted(one["bytesDone"] for one in under_way)
-    assert any(one["bytesPerSecond"] > 0 and one["secondsRemaining"] > 0 for one in under_way)
-    assert len(seen) <= took / 5 + 1, "one look in five seconds"
+    assert all(report["bytesTotal"] > size for report in under_way[1:]), "the small files are counted too"
+    assert [report["bytesDone"] for report in under_way] == sorted(
+        report["bytesDone"] for report in under_way
+    )
+    assert any(report["bytesPerSecond"] > 0 and report["secondsRemaining"] > 0 for report in under_way)
+    assert len(reports) <= took / 5 + 1, "one look in five seconds"
 
     model = slow.wait_serving()["status"]["model"]
     assert "fetching" not in model

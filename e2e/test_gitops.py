@@ -24,17 +24,17 @@ TEXT = "The same words, another space."
 def gitops(request: pytest.FixtureRequest, service: MakeService, tmp_path: Path) -> Iterator[GitOps]:
     """A service that was made by a commit, and serves. Each way has its own: both hold the fields that they apply."""
     with ExitStack() as stack:
-        made = service("by-flux" if request.param == "Flux" else "by-loop")
+        embsvc = service("by-flux" if request.param == "Flux" else "by-loop")
         if request.param == "Flux":
             request.getfixturevalue("flux_controllers")
-            found = GitOps.init(made, tmp_path)
-            stack.enter_context(by_flux(made.kubectl, tmp_path))
+            repository = GitOps.init(embsvc, tmp_path)
+            stack.enter_context(by_flux(embsvc.kubectl, tmp_path))
         else:
-            found = GitOps.init(made, tmp_path, lambda: pull_and_apply(made.kubectl, tmp_path))
-        found.commit(MEAN, "Serve MiniLM")
-        found.service.wait_serving()
-        found.service.embed("the way is open")
-        yield found
+            repository = GitOps.init(embsvc, tmp_path, lambda: pull_and_apply(embsvc.kubectl, tmp_path))
+        repository.commit(MEAN, "Serve MiniLM")
+        repository.service.wait_serving()
+        repository.service.embed("the way is open")
+        yield repository
 
 
 def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -> None:
@@ -42,14 +42,14 @@ def check(watch: Watch, spaces: list[str], references: dict[str, list[float]]) -
     assert watch.failed == []
     for client in range(CLIENTS):
         assert watch.spaces_of(client) == spaces
-    for one in watch.seen:
-        assert one.vector == pytest.approx(references[one.space], abs=1e-5)
+    for answer in watch.seen:
+        assert answer.vector == pytest.approx(references[answer.space], abs=1e-5)
 
 
 def overlap(watch: Watch, old: str, new: str) -> float:
     """Seconds from the first answer of the new space to the last request that still got the old one."""
-    first = min(one.until for one in watch.seen if one.space == new)
-    last = max(one.at for one in watch.seen if one.space == old)
+    first = min(answer.until for answer in watch.seen if answer.space == new)
+    last = max(answer.at for answer in watch.seen if answer.space == old)
     return last - first
 
 
@@ -116,11 +116,11 @@ def test_a_bad_commit_takes_nothing_away(
     old, at_old = vector_at(service, service.get()["status"]["endpoint"]["url"], TEXT)
     with watching(service, TEXT) as there:
         gitops.commit(bad, "A bad idea")
-        found = service.wait_for(
+        resource = service.wait_for(
             f"it is {kind}",
-            lambda found: (c := condition(found, kind)) is not None and reason in (None, c["reason"]),
+            lambda resource: (c := condition(resource, kind)) is not None and reason in (None, c["reason"]),
         )
-        ready = condition(found, "Ready")
+        ready = condition(resource, "Ready")
         assert ready is not None
         assert (ready["status"], ready["reason"]) == ("True", "PreviousRevisionServing")
         gitops.revert()

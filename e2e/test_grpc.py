@@ -20,21 +20,23 @@ SERVING = 1
 def test_a_grpc_client_gets_the_vectors_of_the_service(
     service: MakeService, kubectl: Kubectl, namespace: str
 ) -> None:
-    found = service("grpc")
-    found.apply(
+    embsvc = service("grpc")
+    embsvc.apply(
         hub_spec(
             cache={"volume": {"size": "1Gi", "whenDeleted": "Delete"}}, service={"grpcPort": PORT}, replicas=2
         )
     )
-    status = found.wait_serving()["status"]
+    status = embsvc.wait_serving()["status"]
     assert status["endpoint"]["grpc"].endswith(f":{PORT}")
     inside: Object | None = kubectl.get("service", "grpc", "--namespace", namespace)
     assert inside is not None
     assert PORT in [port["port"] for port in inside["spec"]["ports"]]
 
     address = f"{inside['spec']['clusterIP']}:{PORT}"
-    said = json.loads(run(in_node([sys.executable, "-m", "e2e.grpc_client", address, *TEXTS]), timeout_s=120))
-    assert said["status"] == SERVING
-    for got, want in zip(said["vectors"], found.embed(*TEXTS), strict=True):
+    reply = json.loads(
+        run(in_node([sys.executable, "-m", "e2e.grpc_client", address, *TEXTS]), timeout_s=120)
+    )
+    assert reply["status"] == SERVING
+    for got, want in zip(reply["vectors"], embsvc.embed(*TEXTS), strict=True):
         assert got == pytest.approx(want, abs=1e-5)
-    found.delete()
+    embsvc.delete()

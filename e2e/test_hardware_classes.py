@@ -32,16 +32,22 @@ RIGHT = {
 def nodes(cluster: Cluster) -> Iterator[None]:
     """The same nodes as in the tests without a cluster, beside the real one, and one that was just added."""
     items = yaml.safe_load(NODES.read_text(encoding="utf-8"))["items"]
-    found = [item for item in items if item["kind"] == "Node"]
-    with fake_nodes(cluster, [*found, undiscovered(found, "b200", like="gke-b200")]):
+    fakes = [item for item in items if item["kind"] == "Node"]
+    with fake_nodes(cluster, [*fakes, undiscovered(fakes, "b200", like="gke-b200")]):
         yield
 
 
 def undiscovered(nodes: list[Object], name: str, *, like: str) -> Object:
     """A copy of a node under another name, with the label of GKE but without those of feature discovery."""
-    (node,) = [one for one in nodes if one["metadata"]["name"] == name]
-    kept = {key: value for key, value in node["metadata"]["labels"].items() if "nvidia.com" not in key}
-    labels = {**kept, "kubernetes.io/hostname": like, "cloud.google.com/gke-accelerator": "nvidia-b200"}
+    (node,) = [candidate for candidate in nodes if candidate["metadata"]["name"] == name]
+    other_labels = {
+        key: value for key, value in node["metadata"]["labels"].items() if "nvidia.com" not in key
+    }
+    labels = {
+        **other_labels,
+        "kubernetes.io/hostname": like,
+        "cloud.google.com/gke-accelerator": "nvidia-b200",
+    }
     return {**node, "metadata": {"name": like, "labels": labels}}
 
 
@@ -58,24 +64,24 @@ def hardware(name: str, **more: Any) -> dict[str, Any]:
 
 def test_each_class_lands_on_its_node(service: MakeService) -> None:
     services = {name: service(name) for name in RIGHT}
-    for name, found in services.items():
-        found.apply(hardware(name))
-    landed = {name: placed(found)["spec"]["nodeName"] for name, found in services.items()}
+    for name, embsvc in services.items():
+        embsvc.apply(hardware(name))
+    landed = {name: placed(embsvc)["spec"]["nodeName"] for name, embsvc in services.items()}
     assert {name for name, node in landed.items() if node not in RIGHT[name]} == set()
-    for name, found in services.items():
-        told = found.get()["status"]["hardware"]
+    for name, embsvc in services.items():
+        hardware_status = embsvc.get()["status"]["hardware"]
         # The cluster's real node may fit a CPU class as well.
-        assert told["class"] == name
-        assert told["matchingNodes"] >= len(RIGHT[name])
-        found.delete()
+        assert hardware_status["class"] == name
+        assert hardware_status["matchingNodes"] >= len(RIGHT[name])
+        embsvc.delete()
 
 
 def test_a_class_that_the_image_cannot_run_on_is_refused(service: MakeService) -> None:
     """The image of these tests was built on this machine, for its architecture only."""
-    found = service("foreign")
-    found.apply(hardware("cpu-arm64"))
-    assert "has only amd64" in found.wait_condition("Stalled", "True", "ImageLacksArchitecture")["message"]
-    found.delete()
+    embsvc = service("foreign")
+    embsvc.apply(hardware("cpu-arm64"))
+    assert "has only amd64" in embsvc.wait_condition("Stalled", "True", "ImageLacksArchitecture")["message"]
+    embsvc.delete()
 
 
 def test_a_slice_lands_where_it_is_offered(service: MakeService) -> None:
@@ -87,12 +93,12 @@ def test_a_slice_lands_where_it_is_offered(service: MakeService) -> None:
 
 def test_a_node_that_only_the_cloud_has_labelled_takes_pods_of_its_class(service: MakeService) -> None:
     """An autoscaler adds a node to an empty pool by the labels that the cloud gives it; discovery comes later."""
-    found = service("scaled-up")
+    embsvc = service("scaled-up")
     selector = {"kubernetes.io/hostname": "gke-b200"}
-    found.apply({**hardware("blackwell"), "pod": {"nodeSelector": selector}})
-    assert placed(found)["spec"]["nodeName"] == "gke-b200"
-    assert found.get()["status"]["hardware"]["matchingNodes"] == 1
-    found.delete()
+    embsvc.apply({**hardware("blackwell"), "pod": {"nodeSelector": selector}})
+    assert placed(embsvc)["spec"]["nodeName"] == "gke-b200"
+    assert embsvc.get()["status"]["hardware"]["matchingNodes"] == 1
+    embsvc.delete()
 
 
 def test_a_toleration_of_the_user_opens_a_tainted_node(service: MakeService) -> None:
@@ -137,18 +143,18 @@ def test_a_toleration_of_the_user_opens_a_tainted_node(service: MakeService) -> 
 def test_what_fits_no_node_says_why(
     service: MakeService, name: str, spec: dict[str, Any], reason: str, words: tuple[str, ...]
 ) -> None:
-    found = service(name)
-    found.apply(spec)
-    found.wait_condition("Reconciling", "True", reason)
+    embsvc = service(name)
+    embsvc.apply(spec)
+    embsvc.wait_condition("Reconciling", "True", reason)
 
-    def says_all(seen: Object) -> bool:
-        told = condition(seen, "Reconciling")
-        return told is not None and all(want in told["message"] for want in words)
+    def says_all(resource: Object) -> bool:
+        reported = condition(resource, "Reconciling")
+        return reported is not None and all(want in reported["message"] for want in words)
 
     # The scheduler's words come a moment after ours.
-    found.wait_for(f"it says {words}", says_all)
-    assert found.get()["status"]["hardware"]["matchingNodes"] == 0
-    found.delete()
+    embsvc.wait_for(f"it says {words}", says_all)
+    assert embsvc.get()["status"]["hardware"]["matchingNodes"] == 0
+    embsvc.delete()
 
 
 def test_accelerators_in_use_are_told_in_the_schedulers_words(service: MakeService) -> None:
@@ -175,17 +181,17 @@ def no_runtime_class(kubectl: Kubectl) -> Iterator[None]:
 def test_a_runtime_class_that_others_install_and_delete_replaces_no_pod(
     kubectl: Kubectl, service: MakeService, no_runtime_class: None
 ) -> None:
-    found = service("undisturbed")
-    found.apply(hardware("ada"))
-    before = placed(found)["metadata"]["uid"]
+    embsvc = service("undisturbed")
+    embsvc.apply(hardware("ada"))
+    before = placed(embsvc)["metadata"]["uid"]
     runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     kubectl.apply(json.dumps({**runtime_class, "handler": "nvidia"}))
-    pass_over(found, "installed")
-    assert placed(found)["metadata"]["uid"] == before
+    pass_over(embsvc, "installed")
+    assert placed(embsvc)["metadata"]["uid"] == before
     kubectl("delete", "runtimeclass", "nvidia")
-    pass_over(found, "deleted")
-    assert placed(found)["metadata"]["uid"] == before
-    found.delete()
+    pass_over(embsvc, "deleted")
+    assert placed(embsvc)["metadata"]["uid"] == before
+    embsvc.delete()
 
 
 def pass_over(service: Service, mark: str) -> None:
@@ -202,9 +208,9 @@ def pass_over(service: Service, mark: str) -> None:
 
 def test_one_accelerator_is_enough_for_an_update(service: MakeService) -> None:
     """The pod makes room before the next one comes: with a surge it would wait for a second device for ever."""
-    found = service("single")
-    found.apply(hardware("ada"))
-    before = placed(found)["metadata"]["uid"]
-    found.apply({**hardware("ada"), "batching": {"maxBatchTokens": 1024}})
-    assert placed(found)["metadata"]["uid"] != before
-    found.delete()
+    embsvc = service("single")
+    embsvc.apply(hardware("ada"))
+    before = placed(embsvc)["metadata"]["uid"]
+    embsvc.apply({**hardware("ada"), "batching": {"maxBatchTokens": 1024}})
+    assert placed(embsvc)["metadata"]["uid"] != before
+    embsvc.delete()

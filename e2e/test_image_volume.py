@@ -49,28 +49,28 @@ def of_image(node: str, *, reference: str = REFERENCE) -> Object:
 
 
 def test_a_model_in_an_image_is_served(service: MakeService, node: None) -> None:
-    found = service("image")
-    found.apply(of_image(NAME))
-    status = found.wait_serving()["status"]
+    embsvc = service("image")
+    embsvc.apply(of_image(NAME))
+    status = embsvc.wait_serving()["status"]
     assert status["vectorSpace"]["id"] == MINILM_SPACE
     assert status["model"]["source"] == f"{REFERENCE}:/encoders/minilm"
-    assert [pod["spec"]["nodeName"] for pod in found.pods()] == [NAME]
-    assert len(found.embed("from an image")[0]) == 384
-    found.delete()
+    assert [pod["spec"]["nodeName"] for pod in embsvc.pods()] == [NAME]
+    assert len(embsvc.embed("from an image")[0]) == 384
+    embsvc.delete()
 
 
 def test_an_image_that_cannot_be_had_is_named(service: MakeService, node: None) -> None:
-    found = service("none")
-    found.apply(of_image(NAME, reference="registry.example/none:1"))
-    said = found.wait_condition("Reconciling", "True", "ImagePullBackOff")["message"]
-    assert "registry.example/none:1" in said
-    found.delete()
+    embsvc = service("none")
+    embsvc.apply(of_image(NAME, reference="registry.example/none:1"))
+    message = embsvc.wait_condition("Reconciling", "True", "ImagePullBackOff")["message"]
+    assert "registry.example/none:1" in message
+    embsvc.delete()
 
 
 def test_a_node_that_cannot_mount_images_is_named(service: MakeService, node: None) -> None:
-    found = service("old-node")
-    found.apply(of_image(NODE_NAME))
-    said = found.wait_condition("Reconciling", "True", "ImageVolumesMissing")["message"]
-    assert f"node {NODE_NAME}" in said
-    assert "feature gate ImageVolume" in said
-    found.delete()
+    embsvc = service("old-node")
+    embsvc.apply(of_image(NODE_NAME))
+    message = embsvc.wait_condition("Reconciling", "True", "ImageVolumesMissing")["message"]
+    assert f"node {NODE_NAME}" in message
+    assert "feature gate ImageVolume" in message
+    embsvc.delete()

@@ -43,9 +43,9 @@ def scaled_object(service: Service) -> Object:
 
 
 def test_a_service_grows_with_its_queue_and_shrinks_by_keda(scaled: Service) -> None:
-    made = scaled_object(scaled)
-    assert condition(made, "Ready") is not None
-    assert made["spec"]["triggers"][0]["type"] == "metrics-api"
+    manifest = scaled_object(scaled)
+    assert condition(manifest, "Ready") is not None
+    assert manifest["spec"]["triggers"][0]["type"] == "metrics-api"
     assert scaled.child("horizontalpodautoscalers")["metadata"]["name"].startswith("keda-hpa-")
     grows_and_shrinks(scaled)
 
@@ -53,8 +53,10 @@ def test_a_service_grows_with_its_queue_and_shrinks_by_keda(scaled: Service) -> 
 def grows_and_shrinks(scaled: Service) -> None:
     with asking(scaled) as trickle:
         with asking(scaled, threads=60, text=LONG_TEXT) as load:
-            scaled.wait_for("three pods", lambda found: ready(found) == 3)
-        scaled.wait_for("one pod", lambda found: ready(found) == 1 and found["status"]["replicas"] == 1)
+            scaled.wait_for("three pods", lambda resource: ready(resource) == 3)
+        scaled.wait_for(
+            "one pod", lambda resource: ready(resource) == 1 and resource["status"]["replicas"] == 1
+        )
     assert load.failed == trickle.failed == []
     assert load.asked
 
@@ -62,8 +64,8 @@ def grows_and_shrinks(scaled: Service) -> None:
 def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
     cluster: Cluster, scaled: Service, tmp_path: Path
 ) -> None:
-    with prometheus(cluster, tmp_path) as found:
-        upgrade(cluster, "--set", f"keda.prometheusAddress={found.url}")
+    with prometheus(cluster, tmp_path) as server:
+        upgrade(cluster, "--set", f"keda.prometheusAddress={server.url}")
         try:
             wait_until(
                 "the trigger is Prometheus",
@@ -76,7 +78,10 @@ def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
             for query in adapter_queries(cluster, scaled):
                 wait_until(
                     f"a value for each pod: {query}",
-                    lambda query=query: [(one["pod"], value) for one, value in found.values(query)] == want,  # type: ignore[misc]
+                    lambda query=query: (
+                        [(series_labels["pod"], value) for series_labels, value in server.values(query)]
+                        == want
+                    ),  # type: ignore[misc]
                     timeout_s=PATIENCE_S,
                 )
         finally:

@@ -20,20 +20,20 @@ SPEC = hub_spec(servedModelName="life")
 @pytest.fixture
 def life(service: MakeService) -> Service:
     """The service of this module, as it was first applied."""
-    found = service("life")
-    found.apply(SPEC)
-    found.wait_serving()
-    return found
+    embsvc = service("life")
+    embsvc.apply(SPEC)
+    embsvc.wait_serving()
+    return embsvc
 
 
 def test_an_applied_resource_serves_vectors_under_its_name(life: Service) -> None:
-    one, other, same = life.embed(
+    first, second, same = life.embed(
         "A cat sits on the mat.", "Quarterly revenue rose.", "A cat sits on the mat."
     )
-    assert len(one) == 384
-    assert math.isclose(sum(x * x for x in one), 1.0, abs_tol=1e-4)
-    assert one == pytest.approx(same, abs=1e-5)
-    assert one != pytest.approx(other, abs=1e-2)
+    assert len(first) == 384
+    assert math.isclose(sum(x * x for x in first), 1.0, abs_tol=1e-4)
+    assert first == pytest.approx(same, abs=1e-5)
+    assert first != pytest.approx(second, abs=1e-2)
 
 
 def test_the_status_tells_what_is_served(life: Service) -> None:
@@ -58,11 +58,13 @@ def test_get_shows_what_a_newcomer_wants_to_know(life: Service, kubectl: Kubectl
 
 def test_the_users_resource_is_what_the_user_applied(life: Service) -> None:
     """Byte for byte, but for what the API server itself adds and the status."""
-    found = life.get()
-    applied = json.loads(found["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"])
+    resource = life.get()
+    applied = json.loads(
+        resource["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"]
+    )
     assert applied["spec"] == SPEC
-    assert _without_defaults(found["spec"], SPEC) == SPEC
-    assert set(found["metadata"]) == {
+    assert _without_defaults(resource["spec"], SPEC) == SPEC
+    assert set(resource["metadata"]) == {
         "annotations",
         "creationTimestamp",
         "generation",
@@ -71,7 +73,7 @@ def test_the_users_resource_is_what_the_user_applied(life: Service) -> None:
         "resourceVersion",
         "uid",
     }, "no finalizer, no label, nothing else"
-    assert set(found["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
+    assert set(resource["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
     owners = _field_owners(life)
     assert owners["embedserve-operator"] == {"status"}
 
@@ -95,10 +97,10 @@ def _without_defaults(live: Any, applied: Any) -> Any:
 def _field_owners(service: Service) -> dict[str, set[str]]:
     """Which manager wrote what of the user's resource: the whole, or a subresource."""
     words = ("embeddingservice", service.name, "--namespace", service.namespace, "--show-managed-fields")
-    found = service.kubectl.get(*words)
-    assert found is not None
+    received = service.kubectl.get(*words)
+    assert received is not None
     owners: dict[str, set[str]] = {}
-    for entry in found["metadata"]["managedFields"]:
+    for entry in received["metadata"]["managedFields"]:
         owners.setdefault(entry["manager"], set()).add(entry.get("subresource", ""))
     return owners
 
@@ -120,8 +122,8 @@ def test_a_deleted_child_comes_back(life: Service, kubectl: Kubectl, kind: str) 
         kubectl("delete", kind, name, "--namespace", life.namespace)
 
     def are_back() -> bool:
-        found = {child["metadata"]["name"]: child["metadata"]["uid"] for child in life.children(kind)}
-        return found.keys() == before.keys() and not set(found.values()) & set(before.values())
+        uids = {child["metadata"]["name"]: child["metadata"]["uid"] for child in life.children(kind)}
+        return uids.keys() == before.keys() and not set(uids.values()) & set(before.values())
 
     wait_until(f"{kind} {', '.join(before)} are back", are_back, timeout_s=PATIENCE_S)
     life.wait_serving()

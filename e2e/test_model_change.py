@@ -18,11 +18,11 @@ TEXT = "The same words, another space."
 @pytest.fixture
 def change(service: MakeService) -> Service:
     """The service of this module, with the model's own pooling."""
-    found = service("change")
-    found.apply(MEAN)
-    found.wait_serving()
-    found.embed("the way is open")
-    return found
+    embsvc = service("change")
+    embsvc.apply(MEAN)
+    embsvc.wait_serving()
+    embsvc.embed("the way is open")
+    return embsvc
 
 
 def space_of(service: Service) -> str:
@@ -47,27 +47,31 @@ def test_a_broken_new_model_takes_nothing_away(change: Service) -> None:
     change.apply(MEAN)
     change.wait_serving()
     # The other space of the test before may be kept, the attempt is not.
-    kept = {one["revision"] for one in before["vectorSpace"]["previous"]} | {
+    kept_revisions = {previous["revision"] for previous in before["vectorSpace"]["previous"]} | {
         before["vectorSpace"]["revision"]
     }
-    wait_until("the attempt is cleared away", lambda: _revisions(change) <= kept, timeout_s=PATIENCE_S)
+    wait_until(
+        "the attempt is cleared away", lambda: _revisions(change) <= kept_revisions, timeout_s=PATIENCE_S
+    )
 
 
 def _revisions(service: Service) -> set[str]:
-    return {one["metadata"]["labels"]["embedserve.dev/revision"] for one in service.children("deployments")}
+    return {
+        child["metadata"]["labels"]["embedserve.dev/revision"] for child in service.children("deployments")
+    }
 
 
 def test_a_held_space_is_reachable_at_its_own_name_only_and_takes_over_when_it_is_let_go(
     change: Service,
 ) -> None:
     old = space_of(change)
-    held = {**CLS, "rollout": {"hold": True}}
-    change.apply(held)
-    found = change.wait_for(
+    held_spec = {**CLS, "rollout": {"hold": True}}
+    change.apply(held_spec)
+    resource = change.wait_for(
         "the new space is held",
-        lambda found: (c := condition(found, "Ready")) is not None and c["reason"] == "Held",
+        lambda resource: (c := condition(resource, "Ready")) is not None and c["reason"] == "Held",
     )
-    rollout = found["status"]["rollout"]
+    rollout = resource["status"]["rollout"]
     assert vector_at(change, rollout["url"], TEXT)[0] == rollout["vectorSpace"] != old
     assert _by_name(change) == old
     change.apply({**CLS, "rollout": {"hold": False, "keepPrevious": "0s"}})
@@ -79,18 +83,18 @@ def test_a_held_space_does_not_take_the_name_of_a_service_that_is_suspended_and_
     change: Service,
 ) -> None:
     old = space_of(change)
-    held = {**CLS, "rollout": {"hold": True}}
-    change.apply(held)
+    held_spec = {**CLS, "rollout": {"hold": True}}
+    change.apply(held_spec)
     change.wait_condition("Ready", "True", "Held")
-    change.apply({**held, "suspend": True})
+    change.apply({**held_spec, "suspend": True})
     change.wait_condition("Ready", "True", "Suspended")
     wait_until("no pod runs", lambda: not change.pods(), timeout_s=PATIENCE_S)
-    change.apply({**held, "replicas": 1})
+    change.apply({**held_spec, "replicas": 1})
     change.wait_condition("Ready", "True", "Held")
     assert _by_name(change) == old
     wait_until(
         "both have the number of pods that was asked for last",
-        lambda: [one["status"].get("readyReplicas") for one in change.children("deployments")] == [1, 1],
+        lambda: [child["status"].get("readyReplicas") for child in change.children("deployments")] == [1, 1],
         timeout_s=PATIENCE_S,
     )
 
@@ -106,7 +110,7 @@ def test_a_lost_status_takes_away_nothing_that_is_kept(change: Service) -> None:
     )
     change.wait_for(
         "the status tells of what is kept again",
-        lambda found: bool((found["status"].get("vectorSpace") or {}).get("previous")),
+        lambda resource: bool((resource["status"].get("vectorSpace") or {}).get("previous")),
     )
     assert _revisions(change) == before
 

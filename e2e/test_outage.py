@@ -44,17 +44,17 @@ def stopped_api_server(cluster: Cluster) -> Iterator[None]:
 def test_a_silent_api_server_costs_no_change_and_no_pod(
     cluster: Cluster, kubectl: Kubectl, service: MakeService
 ) -> None:
-    kept = service("kept")
-    kept.apply(hub_spec())
-    kept.wait_serving()
-    before = [pod["metadata"]["uid"] for pod in kept.pods()]
+    embsvc = service("kept")
+    embsvc.apply(hub_spec())
+    embsvc.wait_serving()
+    before = [pod["metadata"]["uid"] for pod in embsvc.pods()]
     # A change that the operator has not acted upon when the silence begins.
-    kept.apply(hub_spec(replicas=2))
+    embsvc.apply(hub_spec(replicas=2))
     with stopped_api_server(cluster):
         end = time.monotonic() + AWAY_S
         wait_until("the silence has lasted", lambda: time.monotonic() >= end, timeout_s=AWAY_S + 5)
-    found = kept.wait_serving()
-    assert found["status"]["readyReplicas"] == 2
-    assert set(before) <= {pod["metadata"]["uid"] for pod in kept.pods()}
+    resource = embsvc.wait_serving()
+    assert resource["status"]["readyReplicas"] == 2
+    assert set(before) <= {pod["metadata"]["uid"] for pod in embsvc.pods()}
     assert leader(kubectl)
-    kept.delete()
+    embsvc.delete()

@@ -131,41 +131,41 @@ def is_refused(kubectl: Kubectl, namespace: str) -> bool:
 
 @pytest.fixture
 def release(cluster: Cluster, kubectl: Kubectl) -> Iterator[Release]:
-    found = Release(cluster, HUB_URL)
-    yield found
+    chart_release = Release(cluster, HUB_URL)
+    yield chart_release
     kubectl("delete", "customresourcedefinition", DETECTED, "--ignore-not-found")
-    found.install()
+    chart_release.install()
 
 
 def test_where_the_platform_chooses_users_pods_name_none(
     release: Release, kubectl: Kubectl, service: MakeService, platform: None
 ) -> None:
     """One service has a volume, which a Job fills; by then the chart has found out by itself."""
-    found = service("anybody")
-    found.apply(hub_spec())
-    said = found.wait_condition("Reconciling", "True", "PodsNotCreated")
-    assert REFUSAL in said["message"]
+    embsvc = service("anybody")
+    embsvc.apply(hub_spec())
+    reported = embsvc.wait_condition("Reconciling", "True", "PodsNotCreated")
+    assert REFUSAL in reported["message"]
 
     kubectl.apply(json.dumps(detected_kind()))
     kubectl.wait_for(
         "the API server has the platform's kind",
         ("customresourcedefinition", DETECTED),
-        lambda one: any(
+        lambda resource: any(
             c["type"] == "Established" and c["status"] == "True"
-            for c in one.get("status", {}).get("conditions", [])
+            for c in resource.get("status", {}).get("conditions", [])
         ),
         timeout_s=PATIENCE_S,
     )
     release.install()
-    found.wait_serving()
+    embsvc.wait_serving()
     cached = service("cached")
     cached.apply(hub_spec(cache={"volume": {"size": "1Gi"}}))
     cached.wait_serving()
-    for pod in (*found.pods(), *cached.pods(), *operator_pods(kubectl)):
+    for pod in (*embsvc.pods(), *cached.pods(), *operator_pods(kubectl)):
         security = pod["spec"]["securityContext"]
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(security), pod["metadata"]["name"]
         assert security["runAsNonRoot"] is True
-    assert len(found.embed("served by whoever the platform says")[0]) == 384
+    assert len(embsvc.embed("served by whoever the platform says")[0]) == 384
     assert len(cached.embed("from a volume")[0]) == 384
-    found.delete()
+    embsvc.delete()
     cached.delete()

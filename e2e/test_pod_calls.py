@@ -55,9 +55,9 @@ def key(kubectl: Kubectl) -> Ed25519PrivateKey:
     """The operator's own key, which only this test may look at."""
     secret = kubectl.get("secret", f"{OPERATOR}-pod-calls", "--namespace", OPERATOR_NAMESPACE)
     assert secret is not None
-    found = load_pem_private_key(base64.b64decode(secret["data"][PRIVATE_KEY]), password=None)
-    assert isinstance(found, Ed25519PrivateKey)
-    return found
+    private_key = load_pem_private_key(base64.b64decode(secret["data"][PRIVATE_KEY]), password=None)
+    assert isinstance(private_key, Ed25519PrivateKey)
+    return private_key
 
 
 def sign_with(
@@ -78,13 +78,13 @@ def forge(authorization: str) -> str:
 @pytest.fixture
 def target(service: MakeService) -> Iterator[Target]:
     """A pod to which all of its service's requests go."""
-    found = service("called")
-    found.apply(hub_spec())
-    found.wait_serving()
-    found.embed("the way is open")
-    (pod,) = found.pods()
-    yield Target(found, pod)
-    found.delete()
+    embsvc = service("called")
+    embsvc.apply(hub_spec())
+    embsvc.wait_serving()
+    embsvc.embed("the way is open")
+    (pod,) = embsvc.pods()
+    yield Target(embsvc, pod)
+    embsvc.delete()
 
 
 def is_current(target: Target) -> bool:

@@ -27,8 +27,8 @@ def nobody_scales(kubectl: Kubectl) -> None:
     """What other modules have deleted is gone: preflight looks at all services of the cluster."""
 
     def scaling() -> list[str]:
-        found = kubectl.get("embeddingservices", "--all-namespaces") or {"items": []}
-        return [one["metadata"]["name"] for one in found["items"] if "autoscaling" in one["spec"]]
+        received = kubectl.get("embeddingservices", "--all-namespaces") or {"items": []}
+        return [item["metadata"]["name"] for item in received["items"] if "autoscaling" in item["spec"]]
 
     wait_until("no service scales", lambda: not scaling(), timeout_s=PATIENCE_S)
 
@@ -38,19 +38,19 @@ def preflight(cluster: Cluster, *words: str) -> CompletedProcess[str]:
     return attempt([sys.executable, "-c", PROGRAM, "preflight", *words], environment=environment)
 
 
-def finding(said: CompletedProcess[str], subject: str) -> str:
-    (line,) = [line for line in said.stdout.splitlines() if line.startswith(subject)]
+def finding(result: CompletedProcess[str], subject: str) -> str:
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(subject)]
     return line.removeprefix(subject).strip()
 
 
 def test_an_installed_release_passes_and_its_leader_is_named(cluster: Cluster) -> None:
-    said = preflight(cluster, "--installed", "--service-account", OPERATOR)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert finding(said, "definition").startswith("ok")
-    assert finding(said, "rights").startswith("ok")
-    assert f"{RELEASE}-operator-" in finding(said, "operator")
+    result = preflight(cluster, "--installed", "--service-account", OPERATOR)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert finding(result, "definition").startswith("ok")
+    assert finding(result, "rights").startswith("ok")
+    assert f"{RELEASE}-operator-" in finding(result, "operator")
     # Off by default in this Kubernetes: the API server itself says so, to a pod that is never made.
-    assert finding(said, "image volumes").startswith("warning")
+    assert finding(result, "image volumes").startswith("warning")
 
 
 @pytest.mark.parametrize("more", [(), ("--logs",)], ids=["plain", "with logs"])
@@ -59,26 +59,26 @@ def test_the_account_of_the_operator_sees_enough_for_helm_test(
 ) -> None:
     environment = {**os.environ, "KUBECONFIG": str(cluster.layout.admin_kubeconfig)}
     words = ["test", RELEASE, "--namespace", OPERATOR_NAMESPACE, *more]
-    said = attempt([cluster.helm, *words], environment=environment)
-    assert said.returncode == 0, said.stdout + said.stderr
+    result = attempt([cluster.helm, *words], environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
     # By its annotation helm writes what the pod has said with its own log, with the option once more with its answer.
-    assert "nothing is missing" in said.stderr
-    assert ("nothing is missing" in said.stdout) == bool(more)
+    assert "nothing is missing" in result.stderr
+    assert ("nothing is missing" in result.stdout) == bool(more)
 
 
 def test_rights_that_an_account_lacks_are_named(cluster: Cluster) -> None:
-    said = preflight(cluster, "--service-account", "default")
-    assert said.returncode == 1
-    assert "may not list embeddingservices.embedserve.dev" in finding(said, "rights")
+    result = preflight(cluster, "--service-account", "default")
+    assert result.returncode == 1
+    assert "may not list embeddingservices.embedserve.dev" in finding(result, "rights")
 
 
 def test_a_service_that_scales_where_nobody_measures_fails(cluster: Cluster, service: MakeService) -> None:
     lonely = service("lonely")
     lonely.apply(scaled_spec())
     try:
-        said = preflight(cluster)
-        assert said.returncode == 1
-        assert finding(said, "autoscaling").startswith("MISSING")
+        result = preflight(cluster)
+        assert result.returncode == 1
+        assert finding(result, "autoscaling").startswith("MISSING")
     finally:
         lonely.delete()
 
@@ -86,17 +86,17 @@ def test_a_service_that_scales_where_nobody_measures_fails(cluster: Cluster, ser
 @pytest.fixture
 def foreign(kubectl: Kubectl) -> Iterator[str]:
     """Name of an APIService of somebody else."""
-    found = somebody_elses_api()
-    name = str(found["metadata"]["name"])
-    kubectl("create", "--filename", "-", stdin=json.dumps(found))
+    api_service = somebody_elses_api()
+    name = str(api_service["metadata"]["name"])
+    kubectl("create", "--filename", "-", stdin=json.dumps(api_service))
     yield name
     kubectl("delete", "apiservice", name)
 
 
 def test_who_else_has_the_api_of_metrics_is_named(cluster: Cluster, foreign: str) -> None:
-    said = preflight(cluster, "--metrics", "adapter")
-    assert said.returncode == 1
-    assert f"Service monitoring/prometheus-adapter (APIService {foreign})" in finding(said, "autoscaling")
+    result = preflight(cluster, "--metrics", "adapter")
+    assert result.returncode == 1
+    assert f"Service monitoring/prometheus-adapter (APIService {foreign})" in finding(result, "autoscaling")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def evict(service: Service, pod: str) -> bool:
         "metadata": {"name": pod, "namespace": service.namespace},
     }
     path = f"/api/v1/namespaces/{service.namespace}/pods/{pod}/eviction"
-    said = subprocess.run(
+    result = subprocess.run(
         service.kubectl.command(["create", "--raw", path, "--filename", "-"]),
         input=json.dumps(eviction),
         env=service.kubectl.environment(),
@@ -37,8 +37,8 @@ def evict(service: Service, pod: str) -> bool:
         check=False,
         timeout=60,
     )
-    assert said.returncode == 0 or "disruption budget" in said.stderr, said.stderr
-    return said.returncode == 0
+    assert result.returncode == 0 or "disruption budget" in result.stderr, result.stderr
+    return result.returncode == 0
 
 
 def test_evicting_one_pod_after_the_other_fails_no_request(service: MakeService) -> None:
@@ -66,10 +66,10 @@ def test_evicting_one_pod_after_the_other_fails_no_request(service: MakeService)
 @pytest.fixture
 def steady(service: MakeService) -> Service:
     """A service that runs and is not changed."""
-    found = service("steady")
-    found.apply(hub_spec())
-    found.wait_serving()
-    return found
+    embsvc = service("steady")
+    embsvc.apply(hub_spec())
+    embsvc.wait_serving()
+    return embsvc
 
 
 def test_an_upgrade_of_the_operator_restarts_no_pod(
@@ -83,14 +83,14 @@ def test_an_upgrade_of_the_operator_restarts_no_pod(
     kubectl("set", "image", *OPERATOR_DEPLOYMENT, "operator=embedserve-operator:next")
     kubectl.wait_for("the new operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
     # That this one is served shows that the new operator has gone over all resources.
-    other = service("other")
-    other.apply(hub_spec(suspend=True))
-    other.wait_condition("Ready", "True", "Suspended")
+    newcomer = service("other")
+    newcomer.apply(hub_spec(suspend=True))
+    newcomer.wait_condition("Ready", "True", "Suspended")
     assert is_serving(steady.get())
     assert [(pod["metadata"]["uid"], pod["metadata"]["name"]) for pod in steady.pods()] == before
     kubectl("set", "image", *OPERATOR_DEPLOYMENT, f"operator={image}")
     kubectl.wait_for("the operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
-    other.delete()
+    newcomer.delete()
 
 
 def test_a_manager_that_insists_is_reported_and_not_fought(kubectl: Kubectl, steady: Service) -> None:
@@ -114,14 +114,14 @@ def test_a_manager_that_insists_is_reported_and_not_fought(kubectl: Kubectl, ste
         kubectl(*words, stdin=json.dumps(manifest))
 
     apply_as_other({"minReadySeconds": 7, "revisionHistoryLimit": 3})
-    told = steady.wait_condition("Reconciling", "True", "FieldConflict")
-    assert "other-tool" in told["message"]
-    assert "revisionHistoryLimit" in told["message"]
+    reported = steady.wait_condition("Reconciling", "True", "FieldConflict")
+    assert "other-tool" in reported["message"]
+    assert "revisionHistoryLimit" in reported["message"]
     spec = steady.child("deployments")["spec"]
     assert (spec["revisionHistoryLimit"], spec["minReadySeconds"]) == (3, 7)
     apply_as_other({"minReadySeconds": 7})
-    found = steady.wait_serving()
-    assert condition(found, "Reconciling") is None
+    resource = steady.wait_serving()
+    assert condition(resource, "Reconciling") is None
     spec = steady.child("deployments")["spec"]
     assert (spec["revisionHistoryLimit"], spec["minReadySeconds"]) == (0, 7), "an addition stays"
 
@@ -142,7 +142,7 @@ def test_an_autoscaler_keeps_the_number_that_it_writes(kubectl: Kubectl, service
     # As the autoscaler writes it: through the scale subresource.
     words = ("deployment", deployment["metadata"]["name"], "--namespace", scaled.namespace)
     kubectl("scale", *words, "--replicas=2")
-    scaled.wait_for("two pods", lambda found: found["status"].get("readyReplicas") == 2)
+    scaled.wait_for("two pods", lambda resource: resource["status"].get("readyReplicas") == 2)
     kubectl("delete", "service", "scaled", "--namespace", scaled.namespace)
     wait_until("a pass was made", lambda: bool(scaled.children("services")), timeout_s=PATIENCE_S)
     assert scaled.child("deployments")["spec"]["replicas"] == 2
@@ -161,8 +161,8 @@ def test_events_tell_each_thing_once(kubectl: Kubectl, steady: Service) -> None:
     wait_until("a pass was made", lambda: bool(steady.children("services")), timeout_s=PATIENCE_S)
     words = ("--namespace", steady.namespace, "--field-selector", "involvedObject.kind=EmbeddingService")
     events = json.loads(kubectl("get", "events", *words, "--output", "json"))["items"]
-    told = [(e["involvedObject"]["name"], e["reason"]) for e in events]
-    assert told.count(("steady", "Serving")) >= 1
+    reasons = [(e["involvedObject"]["name"], e["reason"]) for e in events]
+    assert reasons.count(("steady", "Serving")) >= 1
     messages = [(e["involvedObject"]["name"], e["reason"], e["message"], e["firstTimestamp"]) for e in events]
     assert len(messages) == len(set(messages))
 
@@ -188,8 +188,8 @@ def test_an_operator_of_one_namespace_serves_that_and_no_other(
         outside.apply(hub_spec(suspend=True))
         inside = service("inside")
         inside.apply(hub_spec())
-        found = inside.wait_serving()
-        assert "matchingNodes" not in found["status"]["hardware"]
+        resource = inside.wait_serving()
+        assert "matchingNodes" not in resource["status"]["hardware"]
         assert outside.get()["status"]["observedGeneration"] == -1
         outside.delete()
         inside.delete()

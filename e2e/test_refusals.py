@@ -26,7 +26,7 @@ def test_a_service_without_replicas_answers_at_its_scale(
     path = f"/apis/embedserve.dev/v1alpha1/namespaces/{namespace}/embeddingservices/scaled/scale"
     assert json.loads(kubectl("get", "--raw", path))["spec"] == {"replicas": 1}
     kubectl("scale", "embeddingservice", "scaled", "--namespace", namespace, "--replicas=2")
-    scaled.wait_for("has two pods", lambda found: found["status"].get("readyReplicas") == 2)
+    scaled.wait_for("has two pods", lambda resource: resource["status"].get("readyReplicas") == 2)
 
 
 def test_what_only_its_author_can_heal_is_stalled_and_all_else_is_made(service: MakeService) -> None:
@@ -34,8 +34,8 @@ def test_what_only_its_author_can_heal_is_stalled_and_all_else_is_made(service: 
     terms: list[Object] = [{"labelSelector": {}}]
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     wrong.apply(hub_spec(replicas=2, pod={"affinity": affinity}))
-    said = wrong.wait_condition("Stalled", "True", "ChildRefused")
-    assert "topologyKey: Required value" in said["message"]
+    reported = wrong.wait_condition("Stalled", "True", "ChildRefused")
+    assert "topologyKey: Required value" in reported["message"]
     assert len(wrong.children("networkpolicies", "poddisruptionbudgets")) == 2
     wrong.apply(hub_spec(replicas=2))
     wrong.wait_serving()
@@ -61,8 +61,8 @@ def test_a_claim_that_was_deleted_is_made_anew_as_soon_as_the_last_pod_is_gone(
     (claim,) = cached.children("persistentvolumeclaims")
     name = claim["metadata"]["name"]
     kubectl("delete", "persistentvolumeclaim", name, "--namespace", namespace, "--wait=false")
-    said = cached.wait_condition("Reconciling", "True", "VolumeClaimTerminating")
-    assert f"{name} is being deleted" in said["message"]
+    reported = cached.wait_condition("Reconciling", "True", "VolumeClaimTerminating")
+    assert f"{name} is being deleted" in reported["message"]
     assert len(cached.embed("what runs goes on")) == 1
     kubectl("delete", "pods", "--namespace", namespace, "--selector", cached.selector, "--wait=false")
     cached.wait_serving()
@@ -85,7 +85,7 @@ def no_room(kubectl: Kubectl, namespace: str) -> Iterator[None]:
     kubectl.wait_for(
         "the quota counts",
         ("resourcequota", "none", "--namespace", namespace),
-        lambda found: "pods" in found.get("status", {}).get("used", {}),
+        lambda resource: "pods" in resource.get("status", {}).get("used", {}),
         timeout_s=PATIENCE_S,
     )
     yield
@@ -97,15 +97,15 @@ def test_a_quota_without_room_for_a_job_is_said(
 ) -> None:
     cached = service("quota")
     cached.apply(hub_spec(cache=CACHE))
-    said = cached.wait_condition("Reconciling", "True", "QuotaExceeded")
-    assert "Job quota-fetch-" in said["message"]
-    assert "exceeded quota: none" in said["message"]
+    reported = cached.wait_condition("Reconciling", "True", "QuotaExceeded")
+    assert "Job quota-fetch-" in reported["message"]
+    assert "exceeded quota: none" in reported["message"]
     kubectl("delete", "resourcequota", "none", "--namespace", namespace)
-    cached.wait_for("the Job has a pod", lambda found: _reason(found, "Reconciling") != "QuotaExceeded")
+    cached.wait_for("the Job has a pod", lambda resource: _reason(resource, "Reconciling") != "QuotaExceeded")
 
 
-def _reason(found: Object, kind: str) -> str | None:
-    there = condition(found, kind)
+def _reason(resource: Object, kind: str) -> str | None:
+    there = condition(resource, kind)
     return None if there is None else str(there["reason"])
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_written_at_passes_that_change_nothing(kubectl: Kubectl, serv
             autoscaling={"maxReplicas": 2, "target": "1000m"},
         )
     )
-    quiet.wait_for("has its pods", lambda found: found["status"].get("readyReplicas") == 1)
+    quiet.wait_for("has its pods", lambda resource: resource["status"].get("readyReplicas") == 1)
     before = {_key(child): _version(child) for child in _quiet_children(quiet)}
     for number in range(5):
         words = ("embeddingservice", "quiet", "--namespace", quiet.namespace, f"pass={number}", "--overwrite")

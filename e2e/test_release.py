@@ -44,8 +44,8 @@ def test_the_operator_may_not(kubectl: Kubectl, verb: str, resource: str) -> Non
     account = f"system:serviceaccount:{OPERATOR_NAMESPACE}:{OPERATOR}"
     kind, _, subresource = resource.partition("/")
     more = (f"--subresource={subresource}",) if subresource else ()
-    said = kubectl.attempt("auth", "can-i", verb, kind, "--as", account, "--namespace", "default", *more)
-    assert said.stdout.strip() == "no"
+    result = kubectl.attempt("auth", "can-i", verb, kind, "--as", account, "--namespace", "default", *more)
+    assert result.stdout.strip() == "no"
 
 
 def test_the_operator_runs_restricted(kubectl: Kubectl) -> None:
@@ -53,7 +53,7 @@ def test_the_operator_runs_restricted(kubectl: Kubectl) -> None:
     deployment = kubectl.get("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
     assert deployment is not None
     labels = "pod-security.kubernetes.io/enforce=restricted"
-    said = kubectl("label", "namespace", OPERATOR_NAMESPACE, labels, "--dry-run=server", "--overwrite")
-    assert "labeled" in said
+    output = kubectl("label", "namespace", OPERATOR_NAMESPACE, labels, "--dry-run=server", "--overwrite")
+    assert "labeled" in output
     spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
     assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True

@@ -32,9 +32,9 @@ IN_TURN = {"upgrade.maxConcurrent": "1"}
 @pytest.fixture(scope="module")
 def release(cluster: Cluster) -> Iterator[Release]:
     """The release that all tests use; whatever happens here, this chart is there afterwards."""
-    found = Release(cluster, HUB_URL)
-    yield found
-    found.install()
+    chart_release = Release(cluster, HUB_URL)
+    yield chart_release
+    chart_release.install()
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +49,22 @@ def deployment(service: Service) -> Object:
     return service.child("deployments")
 
 
-def template(found: Object) -> str:
+def template(resource: Object) -> str:
     """The hash of a Deployment's pod template."""
-    return str(found["spec"]["template"]["metadata"]["annotations"][TEMPLATE])
+    return str(resource["spec"]["template"]["metadata"]["annotations"][TEMPLATE])
 
 
-def is_rolling(found: Object) -> bool:
-    return bool(found["metadata"].get("annotations", {}).get(UPGRADE) == "Rolling")
+def is_rolling(resource: Object) -> bool:
+    return bool(resource["metadata"].get("annotations", {}).get(UPGRADE) == "Rolling")
 
 
 def uids(service: Service) -> set[str]:
     return {pod["metadata"]["uid"] for pod in service.pods()}
 
 
-def is_seen(found: Object) -> bool:
+def is_seen(resource: Object) -> bool:
     """Whether an operator that takes turns has been over a Deployment and has nothing more to do with it."""
-    annotations = found["metadata"].get("annotations", {})
+    annotations = resource["metadata"].get("annotations", {})
     return "embedserve.dev/generation" in annotations and not annotations.get(UPGRADE)
 
 
@@ -74,9 +74,9 @@ def list_deployments(services: list[Service]) -> list[Object]:
     """
     names = ",".join(service.name for service in services)
     words = ("deployments", "--namespace", services[0].namespace)
-    found = services[0].kubectl.get(*words, "--selector", f"embedserve.dev/service in ({names})")
-    assert found is not None
-    return list(found["items"])
+    received = services[0].kubectl.get(*words, "--selector", f"embedserve.dev/service in ({names})")
+    assert received is not None
+    return list(received["items"])
 
 
 def wait_upgraded(services: list[Service]) -> int:
@@ -85,10 +85,10 @@ def wait_upgraded(services: list[Service]) -> int:
 
     def all_are_upgraded() -> bool:
         nonlocal most
-        found = list_deployments(services)
-        most = max(most, sum(is_rolling(one) for one in found))
+        deployments = list_deployments(services)
+        most = max(most, sum(is_rolling(deployment) for deployment in deployments))
         waiting = [service for service in services if condition(service.get(), "Upgrading") is not None]
-        return not waiting and all(is_seen(one) for one in found)
+        return not waiting and all(is_seen(deployment) for deployment in deployments)
 
     wait_until("all services are upgraded", all_are_upgraded, timeout_s=3 * PATIENCE_S, every_s=0.5)
     return most
@@ -102,47 +102,51 @@ def check_load(loads: list[Load]) -> None:
 @pytest.fixture
 def services(release: Release, earlier: EarlierRelease, service: MakeService) -> Iterator[list[Service]]:
     """Services of two pods each, that the earlier release has made."""
-    found = [service(name) for name in NAMES]
+    embsvcs = [service(name) for name in NAMES]
     release.install(chart=earlier.chart, images=(earlier.operator, earlier.runtime))
-    for one in found:
-        one.apply(hub_spec(replicas=2))
-    for one in found:
-        one.wait_serving()
-    yield found
-    for one in found:
-        one.delete()
+    for embsvc in embsvcs:
+        embsvc.apply(hub_spec(replicas=2))
+    for embsvc in embsvcs:
+        embsvc.wait_serving()
+    yield embsvcs
+    for embsvc in embsvcs:
+        embsvc.delete()
 
 
 def test_from_the_last_release_to_this_one_under_load(release: Release, services: list[Service]) -> None:
-    templates = {one.name: template(deployment(one)) for one in services}
-    pods = {one.name: uids(one) for one in services}
+    templates = {embsvc.name: template(deployment(embsvc)) for embsvc in services}
+    pods = {embsvc.name: uids(embsvc) for embsvc in services}
     with ExitStack() as stack:
-        loads = [stack.enter_context(asking(one, threads=2, keeps_connections=True)) for one in services]
+        loads = [
+            stack.enter_context(asking(embsvc, threads=2, keeps_connections=True)) for embsvc in services
+        ]
         release.install(IN_TURN)
         most = wait_upgraded(services)
-        for one in services:
-            one.wait_serving()
+        for embsvc in services:
+            embsvc.wait_serving()
     check_load(loads)
     assert most <= 1, "one service at a time"
-    for one in services:
-        if template(deployment(one)) == templates[one.name]:
-            assert uids(one) == pods[one.name], "nothing of the pods has changed"
+    for embsvc in services:
+        if template(deployment(embsvc)) == templates[embsvc.name]:
+            assert uids(embsvc) == pods[embsvc.name], "nothing of the pods has changed"
         else:
-            assert not uids(one) & pods[one.name], "all pods are of the new template"
+            assert not uids(embsvc) & pods[embsvc.name], "all pods are of the new template"
 
     # Another operator that makes the same of the manifests.
-    pods = {one.name: uids(one) for one in services}
+    pods = {embsvc.name: uids(embsvc) for embsvc in services}
     with ExitStack() as stack:
-        loads = [stack.enter_context(asking(one, threads=2, keeps_connections=True)) for one in services]
+        loads = [
+            stack.enter_context(asking(embsvc, threads=2, keeps_connections=True)) for embsvc in services
+        ]
         release.install({**IN_TURN, "podAnnotations": '{"again": "yes"}'})
-        one = services[0]
+        embsvc = services[0]
         # A change that the new operator has to make shows that it works.
-        one.apply(hub_spec(replicas=2, service={"annotations": {"after": "upgrade"}}))
+        embsvc.apply(hub_spec(replicas=2, service={"annotations": {"after": "upgrade"}}))
         wait_until(
             "the new operator works",
-            lambda: "after" in one.child_named("service", one.name)["metadata"].get("annotations", {}),
+            lambda: "after" in embsvc.child_named("service", embsvc.name)["metadata"].get("annotations", {}),
             timeout_s=PATIENCE_S,
         )
         wait_upgraded(services)
     check_load(loads)
-    assert {one.name: uids(one) for one in services} == pods, "no pod was restarted"
+    assert {embsvc.name: uids(embsvc) for embsvc in services} == pods, "no pod was restarted"

@@ -13,8 +13,8 @@ REVISION = "deployment.kubernetes.io/revision"
 
 
 def annotation(deployment: Object) -> str | None:
-    found = deployment["spec"]["template"]["metadata"].get("annotations", {}).get(RESTARTED)
-    return None if found is None else str(found)
+    value = deployment["spec"]["template"]["metadata"].get("annotations", {}).get(RESTARTED)
+    return None if value is None else str(value)
 
 
 def names(service: Service) -> set[str]:
@@ -24,20 +24,20 @@ def names(service: Service) -> set[str]:
 def test_a_restart_by_kubectl_replaces_each_pod_once_and_is_kept(
     kubectl: Kubectl, service: MakeService
 ) -> None:
-    found = service("restarted")
-    found.apply(hub_spec(replicas=2))
-    found.wait_serving()
-    found.embed("the way is open")
-    before, deployment = names(found), found.child("deployments")
-    where = ("deployment", deployment["metadata"]["name"], "--namespace", found.namespace)
-    with asking(found) as load:
+    embsvc = service("restarted")
+    embsvc.apply(hub_spec(replicas=2))
+    embsvc.wait_serving()
+    embsvc.embed("the way is open")
+    before, deployment = names(embsvc), embsvc.child("deployments")
+    where = ("deployment", deployment["metadata"]["name"], "--namespace", embsvc.namespace)
+    with asking(embsvc) as load:
         kubectl("rollout", "restart", *where)
-        found.wait_serving_by_others(before)
+        embsvc.wait_serving_by_others(before)
         kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
     assert load.failed == []
     assert load.asked, "requests were made"
 
-    after, restarted = names(found), found.child("deployments")
+    after, restarted = names(embsvc), embsvc.child("deployments")
     assert not before & after
     assert len(after) == 2
     assert annotation(restarted) is not None
@@ -45,13 +45,13 @@ def test_a_restart_by_kubectl_replaces_each_pod_once_and_is_kept(
     assert int(restarted["metadata"]["annotations"][REVISION]) == revision, "one rollout"
 
     # Later passes of the operator, of which this one changes the Deployment itself, leave it alone.
-    kubectl("delete", "service", "restarted", "--namespace", found.namespace)
-    wait_until("a pass was made", lambda: len(found.children("services")) == 2, timeout_s=PATIENCE_S)
-    kubectl("scale", "embsvc", "restarted", "--replicas=1", "--namespace", found.namespace)
-    found.wait_for("one pod is left", lambda _: len(found.pods()) == 1)
-    found.wait_serving()
-    assert names(found) < after
-    later = found.child("deployments")
+    kubectl("delete", "service", "restarted", "--namespace", embsvc.namespace)
+    wait_until("a pass was made", lambda: len(embsvc.children("services")) == 2, timeout_s=PATIENCE_S)
+    kubectl("scale", "embsvc", "restarted", "--replicas=1", "--namespace", embsvc.namespace)
+    embsvc.wait_for("one pod is left", lambda _: len(embsvc.pods()) == 1)
+    embsvc.wait_serving()
+    assert names(embsvc) < after
+    later = embsvc.child("deployments")
     assert annotation(later) == annotation(restarted)
     assert int(later["metadata"]["annotations"][REVISION]) == revision, "no second rollout"
-    found.delete()
+    embsvc.delete()

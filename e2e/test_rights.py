@@ -33,8 +33,8 @@ def test_the_roles_of_the_cluster_count_for_services(
     kubectl("create", *words)
 
     def can(verb: str, where: str) -> bool:
-        asked = ("auth", "can-i", verb, "embeddingservices.embedserve.dev", "--as", user)
-        return kubectl.attempt(*asked, "--namespace", where).stdout.strip() == "yes"
+        words = ("auth", "can-i", verb, "embeddingservices.embedserve.dev", "--as", user)
+        return kubectl.attempt(*words, "--namespace", where).stdout.strip() == "yes"
 
     assert [verb for verb in may if not can(verb, namespace)] == []
     assert [verb for verb in may_not if can(verb, namespace)] == []
@@ -60,15 +60,15 @@ def test_a_secret_goes_to_no_server_that_the_platform_does_not_allow(
         json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": token})
     )
     spec = hub_spec(hub={"endpoint": CHOSEN, "tokenSecretRef": {"name": "hub", "key": "token"}})
-    found = service("chosen")
+    embsvc = service("chosen")
     upgrade(cluster, "--set-json", "allowedEndpoints=[]")
     try:
-        found.apply(spec)
-        refused = found.wait_condition("Stalled", "True", "EndpointNotAllowed")
+        embsvc.apply(spec)
+        refused = embsvc.wait_condition("Stalled", "True", "EndpointNotAllowed")
         assert CHOSEN in refused["message"]
-        assert found.children("deployments", "pods") == []
+        assert embsvc.children("deployments", "pods") == []
         upgrade(cluster, "--set-json", f"allowedEndpoints={json.dumps([CHOSEN])}")
-        found.wait_serving()
+        embsvc.wait_serving()
     finally:
         upgrade(cluster, "--set-json", 'allowedEndpoints=["*"]')
-    found.delete()
+    embsvc.delete()

@@ -201,12 +201,12 @@ def test_nothing_that_the_cluster_keeps_has_a_secret(
         else:
             service.wait_condition("Ready", "False", "SourceUnavailable")
     kinds = kubectl("api-resources", "--verbs=list", "--namespaced", "--output=name").split()
-    kept = {
+    contents = {
         kind: kubectl("get", kind, "--all-namespaces", "--output=json") for kind in kinds if kind != "secrets"
     }
-    assert "EMBEDSERVE_MODEL__TOKEN is key token" in kept["events.events.k8s.io"]
+    assert "EMBEDSERVE_MODEL__TOKEN is key token" in contents["events.events.k8s.io"]
     ours = (namespace, OPERATOR_NAMESPACE)
     logs = [file for file in POD_LOGS.rglob("*.log*") if file.parts[4].startswith(ours)]
     assert any("fetch" in file.parts for file in logs), "the kubelet's logs of every run of every container"
-    kept.update({str(file): file.read_text() for file in logs})
-    assert not [where for where, content in kept.items() if MARK in content]
+    contents.update({str(file): file.read_text() for file in logs})
+    assert not [where for where, content in contents.items() if MARK in content]

@@ -113,46 +113,46 @@ def of(source: Object, **more: Any) -> Object:
     return {"model": {"source": source, **more.pop("model", {})}, **more}
 
 
-def serves_minilm(found: Service) -> Object:
+def serves_minilm(embsvc: Service) -> Object:
     """Its status, once it serves the real model."""
-    status: Object = found.wait_serving()["status"]
+    status: Object = embsvc.wait_serving()["status"]
     assert status["vectorSpace"]["id"] == MINILM_SPACE
-    assert len(found.embed("from another place")[0]) == 384
+    assert len(embsvc.embed("from another place")[0]) == 384
     return status
 
 
 def test_an_archive_over_https_with_its_hash_is_served(service: MakeService, https: NodeHub) -> None:
-    found = service("archive")
-    found.apply(of(archive(https), cache=OWN, pod=TRUSTING))
-    assert serves_minilm(found)["model"]["source"].startswith("https://")
-    found.delete()
+    embsvc = service("archive")
+    embsvc.apply(of(archive(https), cache=OWN, pod=TRUSTING))
+    assert serves_minilm(embsvc)["model"]["source"].startswith("https://")
+    embsvc.delete()
 
 
 def test_a_prefix_of_an_s3_bucket_is_served(service: MakeService, s3: S3Server) -> None:
-    found = service("bucket")
-    found.apply(of(bucket(s3), cache=OWN))
-    assert serves_minilm(found)["model"]["source"] == "s3://models/team/minilm"
-    found.delete()
+    embsvc = service("bucket")
+    embsvc.apply(of(bucket(s3), cache=OWN))
+    assert serves_minilm(embsvc)["model"]["source"] == "s3://models/team/minilm"
+    embsvc.delete()
 
 
 def test_what_a_branch_stood_for_is_served_until_a_refresh_asks_anew(
     service: MakeService, hub: NodeHub
 ) -> None:
-    found = service("pinned")
-    found.apply(of(repository(hub), cache=OWN))
-    before = serves_minilm(found)["model"]["revision"]
+    embsvc = service("pinned")
+    embsvc.apply(of(repository(hub), cache=OWN))
+    before = serves_minilm(embsvc)["model"]["revision"]
     with (hub.root / REPOSITORY / "main" / "README.md").open("a") as readme:
         readme.write("Edited.\n")
 
-    found.apply(of(repository(hub), cache=OWN, replicas=2))
-    assert found.wait_serving()["status"]["model"]["revision"] == before, "a further pod gets the same"
-    found.apply(of(repository(hub), cache=OWN, replicas=1, model={"refresh": "once"}))
-    after = found.wait_for(
+    embsvc.apply(of(repository(hub), cache=OWN, replicas=2))
+    assert embsvc.wait_serving()["status"]["model"]["revision"] == before, "a further pod gets the same"
+    embsvc.apply(of(repository(hub), cache=OWN, replicas=1, model={"refresh": "once"}))
+    after = embsvc.wait_for(
         "serves another commit",
-        lambda one: one["status"].get("model", {}).get("revision") not in (None, before),
+        lambda resource: resource["status"].get("model", {}).get("revision") not in (None, before),
     )
     assert after["status"]["vectorSpace"]["id"] == MINILM_SPACE, "another commit, the same vectors"
-    found.delete()
+    embsvc.delete()
 
 
 def refused(hub: NodeHub, https: NodeHub, s3: S3Server) -> dict[str, tuple[Object, str, str]]:
@@ -191,11 +191,11 @@ def test_an_image_is_refused_with_the_cause_where_the_cluster_has_no_image_volum
     service: MakeService,
 ) -> None:
     """In this Kubernetes the feature is off (`e2e/test_image_volume.py` switches it on)."""
-    found = service("image")
-    found.apply(of({"image": {"reference": "registry.example/minilm:1", "path": "model"}}))
+    embsvc = service("image")
+    embsvc.apply(of({"image": {"reference": "registry.example/minilm:1", "path": "model"}}))
     assert (
         "does not support image volumes"
-        in found.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
+        in embsvc.wait_condition("Ready", "False", "ImageVolumesMissing")["message"]
     )
-    assert found.children("deployments") == [], "its pods would find an empty folder"
-    found.delete()
+    assert embsvc.children("deployments") == [], "its pods would find an empty folder"
+    embsvc.delete()

@@ -75,7 +75,7 @@ def clean(kubectl: Kubectl, namespace: str) -> str:
     kubectl.wait_for(
         "the store is cleaned",
         ("job", job, "--namespace", namespace),
-        lambda found: condition_true(found, "Complete"),
+        lambda resource: condition_true(resource, "Complete"),
         timeout_s=PATIENCE_S,
     )
     return kubectl("logs", f"job/{job}", "--container", "gc", "--namespace", namespace)
@@ -89,46 +89,46 @@ def artifacts(store: Path) -> set[str]:
     return {path.name for path in (store / "artifacts").iterdir()}
 
 
-def restart(kubectl: Kubectl, namespace: str, found: Service) -> None:
+def restart(kubectl: Kubectl, namespace: str, embsvc: Service) -> None:
     """New pods, which find what they need in the store."""
-    before = {pod["metadata"]["name"] for pod in found.pods()}
-    kubectl("delete", "pods", "--namespace", namespace, "--selector", found.selector)
-    found.wait_serving_by_others(before)
+    before = {pod["metadata"]["name"] for pod in embsvc.pods()}
+    kubectl("delete", "pods", "--namespace", namespace, "--selector", embsvc.selector)
+    embsvc.wait_serving_by_others(before)
 
 
 def test_what_is_served_or_kept_stays_and_the_rest_goes(
     service: MakeService, kubectl: Kubectl, namespace: str, hub: NodeHub, store: Path
 ) -> None:
-    found = service("tidy")
-    found.apply(spec(hub, FIRST))
-    first = found.wait_serving()["status"]
+    embsvc = service("tidy")
+    embsvc.apply(spec(hub, FIRST))
+    first = embsvc.wait_serving()["status"]
     clean(kubectl, namespace)
     assert models(store) == {first["model"]["digest"].removeprefix("sha256:")}
     assert artifacts(store) == {first["conversion"]["artifact"]}
 
-    found.apply(spec(hub, SECOND, keepPrevious="24h"))
-    second = found.wait_for(
+    embsvc.apply(spec(hub, SECOND, keepPrevious="24h"))
+    second = embsvc.wait_for(
         "serves the second and keeps the first",
-        lambda one: is_serving(one) and one["status"]["model"]["source"] == SECOND,
+        lambda resource: is_serving(resource) and resource["status"]["model"]["source"] == SECOND,
     )["status"]
     clean(kubectl, namespace)
     assert len(models(store)) == 2, "a way back is kept"
-    restart(kubectl, namespace, found)
+    restart(kubectl, namespace, embsvc)
 
-    found.apply(spec(hub, SECOND, keepPrevious="0s"))
-    kept = f"embedserve.dev/vector-space={first['vectorSpace']['id']}"
-    words = ("pods", "--namespace", namespace, "--selector", kept)
+    embsvc.apply(spec(hub, SECOND, keepPrevious="0s"))
+    selector = f"embedserve.dev/vector-space={first['vectorSpace']['id']}"
+    words = ("pods", "--namespace", namespace, "--selector", selector)
     wait_until(
         "the first's pods are gone",
         lambda: not (kubectl.get(*words) or {}).get("items"),
         timeout_s=PATIENCE_S,
     )
-    found.wait_serving()
-    said = clean(kubectl, namespace)
-    assert float(said.split("freed ")[1].split()[0]) > 90, "its weights, and what was made of them"
+    embsvc.wait_serving()
+    output = clean(kubectl, namespace)
+    assert float(output.split("freed ")[1].split()[0]) > 90, "its weights, and what was made of them"
     assert models(store) == {second["model"]["digest"].removeprefix("sha256:")}
     assert artifacts(store) == {second["conversion"]["artifact"]}
     assert list(find_damage(store)) == []
-    restart(kubectl, namespace, found)
-    assert len(found.embed("still here")) == 1
-    found.delete()
+    restart(kubectl, namespace, embsvc)
+    assert len(embsvc.embed("still here")) == 1
+    embsvc.delete()

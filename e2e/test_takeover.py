@@ -42,14 +42,14 @@ def test_after_a_kill(pair: tuple[Operator, Operator]) -> None:
 
 def test_after_an_orderly_end(pair: tuple[Operator, Operator]) -> None:
     first, second = pair
-    told = first.send(signal.SIGTERM)
+    signalled_at = first.send(signal.SIGTERM)
     took = second.wait_leading().at
     ended, code = first.wait_ended()
-    tell("SIGTERM", took - told)
+    tell("SIGTERM", took - signalled_at)
     assert code == 0
-    last = [one.at for one in first.proxy.passed if one.is_write and not one.is_of_lease]
+    last = [request.at for request in first.proxy.passed if request.is_write and not request.is_of_lease]
     assert all(at < took for at in last)
-    print(f"the first process ended {ended - told:.2f} s after SIGTERM")
+    print(f"the first process ended {ended - signalled_at:.2f} s after SIGTERM")
 
 
 def test_behind_a_half_open_connection_the_first_has_ended_before_the_second_begins(
@@ -78,7 +78,11 @@ def test_one_that_was_stopped_and_goes_on_writes_nothing_more(
     first.send(signal.SIGCONT)
     _, code = first.wait_ended()
     assert code == 1
-    late = [one for one in first.proxy.passed if one.is_write and one.at > took and one.status < 300]
+    late = [
+        request
+        for request in first.proxy.passed
+        if request.is_write and request.at > took and request.status < 300
+    ]
     assert late == []
     paused.wait_condition("Ready", "True", "Suspended")
     wait_until("its children are there", lambda: len(paused.children()) >= 4, timeout_s=PATIENCE_S)

@@ -41,25 +41,25 @@ def uids(service: Service) -> set[str]:
 def test_a_release_that_would_serve_the_services_of_another_is_refused(second: Release) -> None:
     with pytest.raises(ClusterError) as refused:
         second.install(NO_CRDS)
-    said = str(refused.value)
-    assert f"{OPERATOR_NAMESPACE}/{RELEASE}" in said
-    assert "watch.operatorClass" in said
+    message = str(refused.value)
+    assert f"{OPERATOR_NAMESPACE}/{RELEASE}" in message
+    assert "watch.operatorClass" in message
     assert second.cluster.kubectl.get("clusterrole", f"{SECOND}-embedserve-operator") is None
 
 
 def test_releases_of_two_classes_serve_each_its_own_and_hand_a_service_over(
     second: Release, service: MakeService, kubectl: Kubectl
 ) -> None:
-    first_one, other, late = service("of-first"), service("of-second"), service("late")
+    first_one, second_one, late = service("of-first"), service("of-second"), service("late")
     first_one.apply(hub_spec())
     first_one.wait_serving()
     before = uids(first_one)
     second.install(OF_CLASS)
     try:
-        manifest = json.loads(other.manifest(hub_spec(suspend=True)))
+        manifest = json.loads(second_one.manifest(hub_spec(suspend=True)))
         manifest["metadata"]["labels"] = {CLASS: SECOND}
         kubectl.apply(json.dumps(manifest))
-        other.wait_condition("Ready", "True", "Suspended")
+        second_one.wait_condition("Ready", "True", "Suspended")
 
         # Each operator goes on after the other one has come: the first still serves what has no class.
         late.apply(hub_spec(suspend=True))
@@ -86,8 +86,8 @@ def test_releases_of_two_classes_serve_each_its_own_and_hand_a_service_over(
         first_one.wait_serving()
         assert uids(first_one) == before
     finally:
-        for one in (first_one, other, late):
-            one.delete()
+        for embsvc in (first_one, second_one, late):
+            embsvc.delete()
 
 
 def is_annotated(service: Service, key: str) -> bool:

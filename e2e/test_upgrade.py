@@ -26,15 +26,15 @@ DEFINITION = ("crd", "embeddingservices.embedserve.dev")
 @pytest.fixture(scope="module")
 def release(cluster: Cluster) -> Iterator[Release]:
     """The release that all tests use; whatever happens here, it is there afterwards."""
-    found = Release(cluster, HUB_URL)
-    yield found
-    found.install()
+    chart_release = Release(cluster, HUB_URL)
+    yield chart_release
+    chart_release.install()
 
 
 def schema(kubectl: Kubectl) -> Object:
-    found = kubectl.get(*DEFINITION)
-    assert found is not None
-    versions: Object = found["spec"]["versions"][0]["schema"]
+    received = kubectl.get(*DEFINITION)
+    assert received is not None
+    versions: Object = received["spec"]["versions"][0]["schema"]
     return versions
 
 
@@ -43,7 +43,7 @@ def uids(service: Service) -> set[str]:
 
 
 def claims(service: Service) -> list[str]:
-    return [one["metadata"]["uid"] for one in service.children("persistentvolumeclaims")]
+    return [child["metadata"]["uid"] for child in service.children("persistentvolumeclaims")]
 
 
 def test_from_the_previous_release_to_this_one_and_away(
@@ -82,13 +82,13 @@ def test_from_the_previous_release_to_this_one_and_away(
 
     # Told not to keep the definition, all services go with it, and of models what says so.
     release.install({"crds.keep": "false"})
-    gone = service("gone")
-    gone.apply(hub_spec(cache={"volume": {"size": "1Gi", "whenDeleted": "Delete"}}))
-    gone.wait_serving()
+    doomed = service("gone")
+    doomed.apply(hub_spec(cache={"volume": {"size": "1Gi", "whenDeleted": "Delete"}}))
+    doomed.wait_serving()
     release.uninstall()
     wait_until("the definition is gone", lambda: kubectl.get(*DEFINITION) is None, timeout_s=PATIENCE_S)
     wait_until("the pods are gone", lambda: not plain.pods() and not cached.pods(), timeout_s=PATIENCE_S)
-    wait_until("the claim that was to go is gone", lambda: not claims(gone), timeout_s=PATIENCE_S)
+    wait_until("the claim that was to go is gone", lambda: not claims(doomed), timeout_s=PATIENCE_S)
     assert claims(cached) == volumes, "models stay unless told otherwise"
 
     release.install()

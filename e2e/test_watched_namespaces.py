@@ -45,9 +45,9 @@ def test_a_namespace_that_is_deleted_takes_nothing_from_the_others(
     cluster: Cluster, kubectl: Kubectl, service: MakeService, namespace: str, other: str
 ) -> None:
     stays = service("stays")
-    gone = Service(kubectl, stays.client, other, "gone")
-    for one in (stays, gone):
-        mark(one, "first")
+    elsewhere = Service(kubectl, stays.client, other, "gone")
+    for embsvc in (stays, elsewhere):
+        mark(embsvc, "first")
     kubectl("delete", "namespace", other, timeout_s=PATIENCE_S)
     wait_until("the namespace is gone", lambda: kubectl.get("namespace", other) is None, timeout_s=PATIENCE_S)
     for number in range(3):
@@ -55,6 +55,6 @@ def test_a_namespace_that_is_deleted_takes_nothing_from_the_others(
     # With the namespace its Role has gone; the release brings both back.
     create(kubectl, other)
     upgrade(cluster, "--set-json", f"watch.namespaces={json.dumps([namespace, other])}")
-    mark(gone, "back")
+    mark(elsewhere, "back")
     mark(stays, "last")
     stays.delete()

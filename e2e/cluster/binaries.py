@@ -65,7 +65,9 @@ BUILDS = (KUBERNETES, COREDNS, HELM, LOCAL_PATH, KWOK)
 def build_binaries(layout: Layout, progress: Progress) -> dict[str, Path]:
     """Build what is not built yet; returns each program's path by its name."""
     compiler = _compiler()
-    return {path.name: path for one in BUILDS for path in _build(one, compiler, layout, progress).iterdir()}
+    return {
+        path.name: path for build in BUILDS for path in _build(build, compiler, layout, progress).iterdir()
+    }
 
 
 def build_helm(layout: Layout, progress: Progress) -> Path:

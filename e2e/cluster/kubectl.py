@@ -43,21 +43,21 @@ class Kubectl:
         give_up: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
         """Poll an object until it exists and ``met`` holds; returns it as it then was."""
-        seen: dict[str, Any] = {}
+        latest: dict[str, Any] = {}
 
         def look() -> bool:
             give_up()
-            found = self.get(*words)
-            seen.clear()
-            seen.update(found or {})
-            return found is not None and met(found)
+            received = self.get(*words)
+            latest.clear()
+            latest.update(received or {})
+            return received is not None and met(received)
 
         wait_until(what, look, timeout_s=timeout_s, every_s=0.3, why_not=lambda: self.describe(*words))
-        return seen
+        return latest
 
     def describe(self, *words: str) -> str:
-        said = self.attempt("describe", *words)
-        return "\n".join((said.stdout + said.stderr).splitlines()[-40:])
+        result = self.attempt("describe", *words)
+        return "\n".join((result.stdout + result.stderr).splitlines()[-40:])
 
     def command(self, words: Sequence[str]) -> list[str]:
         return [str(self.program), *words]
@@ -69,12 +69,12 @@ class Kubectl:
 def deployment_available(deployment: dict[str, Any]) -> bool:
     """All replicas of the newest template are up."""
     status = deployment.get("status", {})
-    wanted = deployment["spec"].get("replicas", 1)
+    replicas = deployment["spec"].get("replicas", 1)
     return bool(
         status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-        and status.get("updatedReplicas", 0) == wanted
-        and status.get("availableReplicas", 0) == wanted
-        and status.get("replicas", 0) == wanted
+        and status.get("updatedReplicas", 0) == replicas
+        and status.get("availableReplicas", 0) == replicas
+        and status.get("replicas", 0) == replicas
     )
 
 

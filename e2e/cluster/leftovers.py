@@ -72,23 +72,23 @@ def _hierarchies() -> Iterator[Path]:
     if (CGROUPS / "cgroup.procs").exists():
         yield CGROUPS
         return
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     for path in sorted(CGROUPS.iterdir()):
         # "cpu,cpuacct" style links lead to the same hierarchy.
         real = path.resolve()
-        if real not in seen and (real / "cgroup.procs").exists():
-            seen.add(real)
+        if real not in visited and (real / "cgroup.procs").exists():
+            visited.add(real)
             yield real
 
 
 def _processes_in_pods() -> Iterator[ProcessIdentity]:
-    seen: set[int] = set()
+    reported: set[int] = set()
     for hierarchy in _hierarchies():
         for procs in (hierarchy / CGROUP).rglob("cgroup.procs"):
             for word in procs.read_text().split():
                 identity = ProcessIdentity.of(int(word))
-                if identity is not None and identity.pid not in seen:
-                    seen.add(identity.pid)
+                if identity is not None and identity.pid not in reported:
+                    reported.add(identity.pid)
                     yield identity
 
 

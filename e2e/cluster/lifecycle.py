@@ -192,14 +192,14 @@ class Cluster:
         return self.kubectl.attempt("get", "--raw", "/readyz", timeout_s=10).stdout == "ok"
 
     def _node_ready(self) -> bool:
-        said = self.kubectl.attempt("get", "node", NODE_NAME, "--output", "json", timeout_s=10)
-        return said.returncode == 0 and condition_true(json.loads(said.stdout), "Ready")
+        result = self.kubectl.attempt("get", "node", NODE_NAME, "--output", "json", timeout_s=10)
+        return result.returncode == 0 and condition_true(json.loads(result.stdout), "Ready")
 
     def _has_traces(self) -> bool:
-        kept = {self.layout.containerd_root}
+        permanent = {self.layout.containerd_root}
         state = self.layout.state
         return network.network_exists() or (
-            state.exists() and any(path not in kept for path in state.iterdir())
+            state.exists() and any(path not in permanent for path in state.iterdir())
         )
 
     def _clear(self) -> None:
@@ -244,8 +244,8 @@ def _require_no_other(layout: Layout) -> None:
     if not OWNER_FILE.exists():
         return
     owner = Path(OWNER_FILE.read_text())
-    other = Supervisor(Layout(owner).processes, Layout(owner).logs)
-    if owner != layout.root and any(other.runs(name) for name in PROCESS_NAMES):
+    supervisor = Supervisor(Layout(owner).processes, Layout(owner).logs)
+    if owner != layout.root and any(supervisor.runs(name) for name in PROCESS_NAMES):
         raise ClusterError(
             f"a cluster with its state under {owner} is running; take it down first: "
             f"XDG_CACHE_HOME={owner.parent} python -m e2e.cluster down"

@@ -24,8 +24,8 @@ def run(
     """Return standard output."""
     result = attempt(command, stdin=stdin, environment=environment, folder=folder, timeout_s=timeout_s)
     if result.returncode != 0:
-        said = "\n".join((result.stdout + result.stderr).strip().splitlines()[-SAID_LINES:])
-        raise ClusterError(f"exit code {result.returncode} from: {_printed(command)}\n{said}")
+        output = "\n".join((result.stdout + result.stderr).strip().splitlines()[-SAID_LINES:])
+        raise ClusterError(f"exit code {result.returncode} from: {_printed(command)}\n{output}")
     return result.stdout
 
 

@@ -103,8 +103,8 @@ def _delete_example(kubectl: Kubectl, name: str) -> None:
 
 
 def _is_ready(service: dict[str, Any]) -> bool:
-    seen = service.get("status", {}).get("observedGeneration", 0)
-    return bool(seen >= service["metadata"]["generation"] and condition_true(service, "Ready"))
+    generation = service.get("status", {}).get("observedGeneration", 0)
+    return bool(generation >= service["metadata"]["generation"] and condition_true(service, "Ready"))
 
 
 def _show(cluster: Cluster, example: Example, served: list[list[float]]) -> None:

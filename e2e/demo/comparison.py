@@ -30,10 +30,10 @@ class Reference:
     process: subprocess.Popen[str]
 
     def vectors(self) -> Vectors:
-        said, complaint = self.process.communicate(timeout=PATIENCE_S)
+        output, complaint = self.process.communicate(timeout=PATIENCE_S)
         if self.process.returncode != 0:
             raise DemoError(f"sentence-transformers failed:\n{complaint[-2000:]}")
-        return np.array(json.loads(said))
+        return np.array(json.loads(output))
 
 
 @contextmanager
@@ -55,14 +55,14 @@ def reference_in_background() -> Iterator[Reference]:
             process.communicate()
 
 
-def largest_difference(served: Sequence[Sequence[float]], wanted: Vectors) -> float:
+def largest_difference(served: Sequence[Sequence[float]], expected: Vectors) -> float:
     """Also makes sure that what is compared are finite numbers of the right shape."""
     got = np.array(served)
-    if got.shape != wanted.shape:
-        raise DemoError(f"vectors of shape {got.shape} were served, {wanted.shape} were wanted")
+    if got.shape != expected.shape:
+        raise DemoError(f"vectors of shape {got.shape} were served, {expected.shape} were wanted")
     if not np.isfinite(got).all():
         raise DemoError("the served vectors hold numbers that are not finite")
-    return float(np.abs(got - wanted).max())
+    return float(np.abs(got - expected).max())
 
 
 def similarities(vectors: Sequence[Sequence[float]]) -> Vectors:

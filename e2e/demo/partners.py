@@ -60,7 +60,7 @@ class ClientPod:
 
     def embed(self, base_url: str, model: str, texts: Sequence[str]) -> list[list[float]]:
         """Vectors of the texts, got with the ``openai`` client."""
-        said = self.run(
+        output = self.run(
             "python3",
             "/opt/client/embed.py",
             "--base-url",
@@ -69,7 +69,7 @@ class ClientPod:
             model,
             stdin=json.dumps(texts),
         )
-        vectors: list[list[float]] = json.loads(said)["vectors"]
+        vectors: list[list[float]] = json.loads(output)["vectors"]
         return vectors
 
     def run(self, *words: str, stdin: str = "", timeout_s: float = 90) -> str:

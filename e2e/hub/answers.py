@@ -80,18 +80,18 @@ class Hub:
             return _json({"status": "ok"})
         if url.path == "/api/whoami-v2":
             return self._who(question.token)
-        if found := INFO.fullmatch(url.path):
-            name, revision = found["repository"], found["revision"] or DEFAULT_BRANCH
+        if match := INFO.fullmatch(url.path):
+            name, revision = match["repository"], match["revision"] or DEFAULT_BRANCH
             details = "blobs=true" in url.query.lower()
             return _json(self._info(self._revision(name, revision, question.token), details=details))
-        if found := TREE.fullmatch(url.path):
-            revision = self._revision(found["repository"], found["revision"], question.token)
+        if match := TREE.fullmatch(url.path):
+            revision = self._revision(match["repository"], match["revision"], question.token)
             return _json(
-                _tree(revision, unquote(found["folder"] or ""), "recursive=true" in url.query.lower())
+                _tree(revision, unquote(match["folder"] or ""), "recursive=true" in url.query.lower())
             )
-        if found := RESOLVE.fullmatch(url.path):
-            revision = self._revision(found["repository"], found["revision"], question.token)
-            return self._resolve(revision, unquote(found["file"]), question)
+        if match := RESOLVE.fullmatch(url.path):
+            revision = self._revision(match["repository"], match["revision"], question.token)
+            return self._resolve(revision, unquote(match["file"]), question)
         raise Refusal(404, "Sorry, we can't find the page you are looking for.")
 
     def _who(self, token: str | None) -> Answer:
@@ -187,14 +187,14 @@ def _content(file: StoredFile, headers: dict[str, str], byte_range: str | None) 
 
 def _bounds(byte_range: str, size: int) -> tuple[int, int] | None:
     """Start and end (exclusive) of a single range; nothing when it lies outside of the file."""
-    found = RANGE.fullmatch(byte_range.strip())
-    if found is None or not (found["first"] or found["last"]):
+    match = RANGE.fullmatch(byte_range.strip())
+    if match is None or not (match["first"] or match["last"]):
         return None
-    if not found["first"]:
-        start, end = max(0, size - int(found["last"])), size
+    if not match["first"]:
+        start, end = max(0, size - int(match["last"])), size
     else:
-        start = int(found["first"])
-        end = min(size, int(found["last"]) + 1) if found["last"] else size
+        start = int(match["first"])
+        end = min(size, int(match["last"]) + 1) if match["last"] else size
     return (start, end) if start < end else None
 
 

@@ -21,10 +21,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spec
 
 def model_folder() -> Path:
     """Where the package with the real MiniLM files keeps them; found without importing its dependencies."""
-    found = importlib.util.find_spec(MODEL_PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(MODEL_PACKAGE)
+    if spec is None or spec.origin is None:
         raise FileNotFoundError(f"package {MODEL_PACKAGE} is not installed: run `make setup`")
-    return Path(found.origin).parent / "model"
+    return Path(spec.origin).parent / "model"
 
 
 def write_samples(root: Path) -> None:

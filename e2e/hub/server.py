@@ -121,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(Answer(404))
             return
         try:
-            wanted = json.loads(body)
-            fault = Fault(**{**wanted, "kind": FaultKind(wanted["kind"])})
+            fields = json.loads(body)
+            fault = Fault(**{**fields, "kind": FaultKind(fields["kind"])})
         except (ValueError, KeyError, TypeError) as error:
             self._send(Answer(400, body=str(error).encode()))
             return

@@ -37,7 +37,7 @@ def template(helm: Helm) -> Callable[..., str]:
 
     @cache
     def render(*flags: str) -> str:
-        done = helm(
+        result = helm(
             "template",
             "embedserve",
             str(CHART),
@@ -47,7 +47,7 @@ def template(helm: Helm) -> Callable[..., str]:
             KUBERNETES,
             *flags,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     return render

@@ -47,7 +47,9 @@ Template = Callable[..., str]
 
 def objects(rendered: str, kind: str) -> list[Any]:
     return [
-        found for found in yaml.load_all(rendered, Loader=yaml.CSafeLoader) if found and found["kind"] == kind
+        document
+        for document in yaml.load_all(rendered, Loader=yaml.CSafeLoader)
+        if document and document["kind"] == kind
     ]
 
 
@@ -72,21 +74,21 @@ def test_what_cleans_a_claim_is_exactly_the_reviewed_objects(template: Template)
         "nodeSelector": {"pool": "gpu"},
         "tolerations": [{"operator": "Exists"}],
     }
-    given = {
+    values = {
         "claims": [claim],
         "schedule": "0 4 * * 0",
         "olderThan": "30d",
         "resources": {"limits": {"memory": "1Gi"}},
     }
     rendered = template(
-        "--set-json", f"storeGc={json.dumps(given)}", "--show-only", "templates/store-gc.yaml"
+        "--set-json", f"storeGc={json.dumps(values)}", "--show-only", "templates/store-gc.yaml"
     )
     assert_golden(HERE / "golden" / "store-gc.yaml", rendered)
 
 
 def test_each_claim_is_cleaned_in_its_namespace(template: Template) -> None:
-    found = objects(template("--values", str(ALL_VALUES)), "CronJob")
-    assert [(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found] == [
+    cron_jobs = objects(template("--values", str(ALL_VALUES)), "CronJob")
+    assert [(cron_job["metadata"]["namespace"], cron_job["metadata"]["name"]) for cron_job in cron_jobs] == [
         ("search", "vectors-gc-models"),
         ("chat", "vectors-gc-docs-models"),
     ]
@@ -188,9 +190,9 @@ def test_the_operator_may_lead_by_the_lease_that_it_is_told_of(template: Templat
 def test_wrong_values_are_refused_with_the_name_of_the_value(
     helm: Helm, flags: tuple[str, ...], want: str
 ) -> None:
-    done = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
-    assert done.returncode != 0
-    assert want in done.stderr
+    result = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
+    assert result.returncode != 0
+    assert want in result.stderr
 
 
 def test_every_value_is_in_the_schema_and_every_default_is_valid() -> None:
@@ -245,12 +247,12 @@ def test_every_kind_that_the_operator_makes_or_watches_is_one_that_it_may(templa
 
 
 def test_the_classes_of_the_values_are_ones_that_the_operator_can_read(template: Template) -> None:
-    (found,) = [
+    (config_map,) = [
         config
         for config in objects(template("--values", str(ALL_VALUES)), "ConfigMap")
         if config["metadata"]["name"].endswith("-hardware")
     ]
-    classes = merge_classes(yaml.safe_load(found["data"]["hardware-classes.yaml"]))
+    classes = merge_classes(yaml.safe_load(config_map["data"]["hardware-classes.yaml"]))
     assert (classes["hopper"].max_surge, classes["hopper"].compute_capabilities) == (1, ("9.0",))
     assert classes["l40s-pool"].node_labels == {"pool": "l40s"}
 
@@ -305,22 +307,22 @@ ADAPTER = ("--set", "metricsAdapter.enabled=true")
 
 
 def rules_of(rendered: str, kind: str, name: str) -> Any:
-    (role,) = [found for found in objects(rendered, kind) if found["metadata"]["name"] == name]
+    (role,) = [candidate for candidate in objects(rendered, kind) if candidate["metadata"]["name"] == name]
     return role["rules"]
 
 
 def test_the_metrics_adapter_is_exactly_the_reviewed_objects(template: Template) -> None:
     only = ("templates/metrics-adapter.yaml", "templates/metrics-adapter-rbac.yaml")
-    shown = [word for name in only for word in ("--show-only", name)]
-    assert_golden(HERE / "golden" / "metrics-adapter.yaml", template(*ADAPTER, *shown))
+    flags = [word for name in only for word in ("--show-only", name)]
+    assert_golden(HERE / "golden" / "metrics-adapter.yaml", template(*ADAPTER, *flags))
 
 
 def test_operator_and_adapter_understand_what_the_chart_tells_them_of_each_other(template: Template) -> None:
-    told = {}
+    arguments = {}
     for deployment in objects(template(*ADAPTER), "Deployment"):
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        told[container["name"]] = (deployment["metadata"], build_parser().parse_args(container["args"]))
-    operator, (metadata, adapter) = told["operator"][1], told["adapter"]
+        arguments[container["name"]] = (deployment["metadata"], build_parser().parse_args(container["args"]))
+    operator, (metadata, adapter) = arguments["operator"][1], arguments["adapter"]
     settings = build_adapter_settings(adapter)
     place = build_run_settings(operator).adapter
     assert place == settings.place
@@ -362,8 +364,8 @@ def test_one_adapter_has_no_budget_that_would_keep_its_node_from_being_drained(t
 def test_the_rules_for_a_prometheus_adapter_tell_every_metric_that_can_be_scaled_by(
     template: Template,
 ) -> None:
-    (found,) = objects(template("--set", "prometheusAdapter.rules=true"), "ConfigMap")
-    rules = yaml.safe_load(found["data"]["config.yaml"])["rules"]
+    (config_map,) = objects(template("--set", "prometheusAdapter.rules=true"), "ConfigMap")
+    rules = yaml.safe_load(config_map["data"]["config.yaml"])["rules"]
     assert {rule["seriesQuery"].partition("{")[0] for rule in rules} == set(METRICS.values())
 
 
@@ -380,9 +382,9 @@ def test_keda_takes_the_place_of_the_adapter_and_may_read_the_pods(template: Tem
 
 def test_keda_and_the_adapter_exclude_each_other(helm: Helm) -> None:
     flags = (*ADAPTER, "--set", "keda.enabled=true")
-    done = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
-    assert done.returncode != 0
-    assert "exclude each other" in done.stderr
+    result = helm("template", "x", str(CHART), "--kube-version", "1.34.2", *flags)
+    assert result.returncode != 0
+    assert "exclude each other" in result.stderr
 
 
 def test_who_may_view_edit_or_administer_a_namespace_may_do_so_with_its_services(template: Template) -> None:

@@ -34,9 +34,9 @@ ELSEWHERE = frozenset({"crds", "fullnameOverride", "keda", "metricsAdapter", "pr
 """Values that other tests are about."""
 
 
-def flags(place: str, *given: str) -> dict[str, Any]:
+def flags(place: str, *names: str) -> dict[str, Any]:
     """Flags that a container gets."""
-    return {f"{place}.args[{flag}]": flag for flag in given}
+    return {f"{place}.args[{flag}]": flag for flag in names}
 
 
 def no_flags(place: str, *usual: str) -> dict[str, Any]:
@@ -49,13 +49,13 @@ def subjects(account: str) -> dict[str, Any]:
     subject = {"kind": "ServiceAccount", "name": account, "namespace": "system"}
     bindings = ("ClusterRoleBinding embedserve-operator", "ClusterRoleBinding embedserve-operator-nodes")
     policy = "ValidatingAdmissionPolicy embedserve-operator-pods.spec.matchConditions[by-the-operator]"
-    given = {
+    values = {
         f"{binding}.subjects[{name}]": value
         for binding in (*bindings, "RoleBinding embedserve-operator")
         for name, value in (("embedserve-operator", GONE), (account, subject))
     }
-    held = f"request.userInfo.username == 'system:serviceaccount:system:{account}'"
-    return {**given, f"{policy}.expression": held}
+    condition = f"request.userInfo.username == 'system:serviceaccount:system:{account}'"
+    return {**values, f"{policy}.expression": condition}
 
 
 CASES = [
@@ -280,27 +280,27 @@ CASES = [
 
 
 def rendered(template: Template, values: Mapping[str, Any]) -> str:
-    given = [word for name, value in values.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
-    return template("--set", "crds.enabled=false", *given)
+    words = [word for name, value in values.items() for word in ("--set-json", f"{name}={json.dumps(value)}")]
+    return template("--set", "crds.enabled=false", *words)
 
 
 @pytest.mark.parametrize(("values", "changes"), CASES)
 def test_a_value_changes_what_is_said_of_it_and_nothing_else(
     template: Template, values: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
-    found = find_differences(rendered(template, {}), rendered(template, values))
+    differences = find_differences(rendered(template, {}), rendered(template, values))
     checksum = f"{DEPLOYMENT}.spec.template.metadata.annotations"
     if "hardwareClasses" in values:
-        assert found.pop(checksum).keys() == {"checksum/hardware-classes"}, (
+        assert differences.pop(checksum).keys() == {"checksum/hardware-classes"}, (
             "another file restarts the operator"
         )
-    assert found == changes
+    assert differences == changes
 
 
 def test_every_value_is_in_a_case_or_has_a_test_of_its_own() -> None:
-    known = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys()
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys()
     tried = {name for case in CASES for name in case.values[0]}  # type: ignore[union-attr]
-    assert known - tried == ELSEWHERE - {"fullnameOverride"}
+    assert values - tried == ELSEWHERE - {"fullnameOverride"}
 
 
 def test_the_release_can_have_another_name_everywhere(template: Template) -> None:
@@ -310,33 +310,39 @@ def test_the_release_can_have_another_name_everywhere(template: Template) -> Non
 
 
 def test_named_namespaces_are_watched_and_looked_at_by_the_preflight(template: Template) -> None:
-    found = find_differences(
+    differences = find_differences(
         rendered(template, {}), rendered(template, {"watch": {"namespaces": ["search", "chat"]}})
     )
     named = ("--watch-namespace=search", "--watch-namespace=chat")
     rights = ("ClusterRole", "Role", "ValidatingAdmissionPolicy")
-    pods = {path: value for path, value in found.items() if not path.startswith(rights)}
+    pods = {path: value for path, value in differences.items() if not path.startswith(rights)}
     assert pods == flags(OPERATOR, *named) | flags(f"{PREFLIGHT}.containers[preflight]", *named)
 
 
 def test_the_dashboard_is_the_file_with_the_labels(template: Template) -> None:
     labels = {"grafana_dashboard": "yes"}
-    found = rendered(template, {"monitoring": {"dashboard": {"enabled": True, "labels": labels}}})
-    (made,) = [
-        one for one in yaml.safe_load_all(found) if one and one["metadata"]["name"] == "embedserve-dashboard"
+    text = rendered(template, {"monitoring": {"dashboard": {"enabled": True, "labels": labels}}})
+    (config_map,) = [
+        document
+        for document in yaml.safe_load_all(text)
+        if document and document["metadata"]["name"] == "embedserve-dashboard"
     ]
-    assert labels.items() <= made["metadata"]["labels"].items()
+    assert labels.items() <= config_map["metadata"]["labels"].items()
     file = (CHART / "dashboards" / "embedserve.json").read_text(encoding="utf-8")
-    assert json.loads(made["data"]["embedserve.json"]) == json.loads(file)
+    assert json.loads(config_map["data"]["embedserve.json"]) == json.loads(file)
 
 
 def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
     labels = {"release": "prometheus"}
-    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "labels": labels}}})
-    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
-    assert labels.items() <= made["metadata"]["labels"].items()
-    group, _ = made["spec"]["groups"]
-    assert {one["alert"]: (one["expr"], one["for"], one["labels"]["severity"]) for one in group["rules"]} == {
+    text = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "labels": labels}}})
+    (rule_manifest,) = [
+        document for document in yaml.safe_load_all(text) if document and document["kind"] == "PrometheusRule"
+    ]
+    assert labels.items() <= rule_manifest["metadata"]["labels"].items()
+    group, _ = rule_manifest["spec"]["groups"]
+    assert {
+        rule["alert"]: (rule["expr"], rule["for"], rule["labels"]["severity"]) for rule in group["rules"]
+    } == {
         "EmbeddingServiceNotReady": ("min by (namespace, pod) (embedserve_ready) == 0", "15m", "warning"),
         "EmbeddingServiceQueueIsLong": (
             "max by (namespace, pod) (embedserve_queue_seconds) > 10",
@@ -364,11 +370,13 @@ def test_alerts_wait_a_while_and_name_the_namespace(template: Template) -> None:
 
 
 def test_an_upgrade_that_has_failed_raises_an_alert(template: Template) -> None:
-    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True}}})
-    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
+    text = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True}}})
+    (rule_manifest,) = [
+        document for document in yaml.safe_load_all(text) if document and document["kind"] == "PrometheusRule"
+    ]
     (alert,) = [
         rule
-        for group in made["spec"]["groups"]
+        for group in rule_manifest["spec"]["groups"]
         for rule in group["rules"]
         if rule["alert"] == "EmbedserveUpgradeFailed"
     ]
@@ -380,19 +388,21 @@ def test_an_upgrade_that_has_failed_raises_an_alert(template: Template) -> None:
 def test_on_openshift_the_platform_chooses_the_user_of_every_pod(template: Template) -> None:
     claims = ("--set", "storeGc.claims[0].namespace=a", "--set", "storeGc.claims[0].claimName=models")
     flagged = ("--api-versions", "security.openshift.io/v1", "--set", "metricsAdapter.enabled=true", *claims)
-    found = template(*flagged)
-    assert "runAsUser" not in found
-    assert "fsGroup:" not in found
-    assert "--run-as=platform" in found
-    assert found.count("runAsNonRoot: true") == template(*flagged[2:]).count("runAsUser: 65532")
+    text = template(*flagged)
+    assert "runAsUser" not in text
+    assert "fsGroup:" not in text
+    assert "--run-as=platform" in text
+    assert text.count("runAsNonRoot: true") == template(*flagged[2:]).count("runAsUser: 65532")
 
 
 def test_every_alert_links_to_what_to_do_about_it(template: Template) -> None:
     page = (CHART.parents[1] / "docs" / "alerts.md").read_text(encoding="utf-8")
     base = "https://docs.example/alerts"
-    found = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": base}}})
-    (made,) = [one for one in yaml.safe_load_all(found) if one and one["kind"] == "PrometheusRule"]
-    alerts = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    text = rendered(template, {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": base}}})
+    (rule_manifest,) = [
+        document for document in yaml.safe_load_all(text) if document and document["kind"] == "PrometheusRule"
+    ]
+    alerts = [rule for group in rule_manifest["spec"]["groups"] for rule in group["rules"]]
     assert len(alerts) == page.count("\n## ")
     for alert in alerts:
         assert f"\n## {alert['alert']}\n" in page
@@ -400,13 +410,13 @@ def test_every_alert_links_to_what_to_do_about_it(template: Template) -> None:
 
 
 def test_the_operator_s_metrics_are_read_where_its_pods_serve_them(template: Template) -> None:
-    found = rendered(template, {"monitoring": {"podMonitor": {"enabled": True, "labels": {"release": "x"}}}})
-    documents = [one for one in yaml.safe_load_all(found) if one]
-    (monitor,) = [one for one in documents if one["kind"] == "PodMonitor"]
+    text = rendered(template, {"monitoring": {"podMonitor": {"enabled": True, "labels": {"release": "x"}}}})
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    (monitor,) = [document for document in documents if document["kind"] == "PodMonitor"]
     (deployment,) = [
-        one
-        for one in documents
-        if one["kind"] == "Deployment" and one["metadata"]["name"] == "embedserve-operator"
+        document
+        for document in documents
+        if document["kind"] == "Deployment" and document["metadata"]["name"] == "embedserve-operator"
     ]
     pod = deployment["spec"]["template"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()

@@ -64,8 +64,8 @@ class ApiServer:
 def status(code: int, message: str, *, reason: str = "", field: str = "") -> web.Response:
     """A refusal in the API's form; `field` is the one that breaks a rule."""
     details = {"causes": [{"field": field, "message": message}] if field else [{"message": message}]}
-    said = {"kind": "Status", "code": code, "message": message, "reason": reason, "details": details}
-    return web.json_response(said, status=code)
+    body = {"kind": "Status", "code": code, "message": message, "reason": reason, "details": details}
+    return web.json_response(body, status=code)
 
 
 @asynccontextmanager

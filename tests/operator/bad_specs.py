@@ -29,7 +29,7 @@ class Bad:
     """A spec, and words of the refusal."""
 
     spec: Spec
-    said: str
+    message: str
     by_schema: bool = False
     """Broken is the plain schema, about which this program has its own words."""
 
@@ -96,8 +96,8 @@ def _egress(*rules: Spec) -> Spec:
 _SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
 
 
-def _schema(spec: Spec, said: str) -> Bad:
-    return Bad(spec, said, by_schema=True)
+def _schema(spec: Spec, message: str) -> Bad:
+    return Bad(spec, message, by_schema=True)
 
 
 BAD: dict[str, Bad] = {

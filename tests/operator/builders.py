@@ -115,15 +115,15 @@ def failed(
 
 def ready(of: Manifest, report: Mapping[str, Any] = REPORT) -> Manifest:
     """The pod once it serves."""
-    found = deepcopy(of)
-    found["status"] = {
+    serving = deepcopy(of)
+    serving["status"] = {
         "phase": "Running",
         "podIP": "10.0.0.1",
         "conditions": [{"type": "Ready", "status": "True"}],
         "initContainerStatuses": [fetched(report)],
         "containerStatuses": [{"name": "runtime", "state": {"running": {}}}],
     }
-    return found
+    return serving
 
 
 @dataclass(frozen=True)
@@ -200,17 +200,17 @@ class Cluster:
             before = live.get(ref, {})
             live[ref] = _stored(child, before)
         for time in plan.replacement_times:
-            there = live["Deployment", time.deployment]
-            annotations = {**there["metadata"]["annotations"], REPLACED_AT: time.replaced_at}
-            found = {name: value for name, value in annotations.items() if value is not None}
+            stored = live["Deployment", time.deployment]
+            annotations = {**stored["metadata"]["annotations"], REPLACED_AT: time.replaced_at}
+            remaining = {name: value for name, value in annotations.items() if value is not None}
             live["Deployment", time.deployment] = {
-                **there,
-                "metadata": {**there["metadata"], "annotations": found},
+                **stored,
+                "metadata": {**stored["metadata"], "annotations": remaining},
             }
-        for one in plan.ownership_transfers:
-            there = live["Deployment", one.deployment]
-            live["Deployment", one.deployment] = _stored(
-                {**there, "spec": {**there["spec"], "replicas": one.replicas}}, there
+        for transfer in plan.ownership_transfers:
+            stored = live["Deployment", transfer.deployment]
+            live["Deployment", transfer.deployment] = _stored(
+                {**stored, "spec": {**stored["spec"], "replicas": transfer.replicas}}, stored
             )
         spaces = {label.pod.name: label.space for label in plan.labels}
         pods = tuple(_labelled(pod, spaces.get(pod["metadata"]["name"])) for pod in self.pods)
@@ -229,14 +229,14 @@ class Cluster:
     ) -> Self:
         """After the Deployment of a spec (the current one by default) became complete, its Service of the vector space
         is there, and its pods are labelled with it."""
-        found = self._with_pods(spec, report)
-        there = found.names("Service")
-        made = [
+        cluster = self._with_pods(spec, report)
+        existing = cluster.names("Service")
+        created = [
             _stored(child, {})
-            for child in found.plan().children
-            if child["kind"] == "Service" and child["metadata"]["name"] not in there
+            for child in cluster.plan().children
+            if child["kind"] == "Service" and child["metadata"]["name"] not in existing
         ]
-        return replace(found, children=(*found.children, *made))
+        return replace(cluster, children=(*cluster.children, *created))
 
     def _with_pods(self, spec: Mapping[str, Any] | None, report: Mapping[str, Any]) -> Self:
         revision = self.revision(spec)
@@ -248,7 +248,8 @@ class Cluster:
             replicas = child["spec"].get("replicas", 1)
             children.append(_labelled(_with_status(child, replicas, replicas), report["vectorSpace"]))
             pods += [
-                _labelled(ready(made, report), report["vectorSpace"]) for made in _pods_of(child, replicas)
+                _labelled(ready(received, report), report["vectorSpace"])
+                for received in _pods_of(child, replicas)
             ]
         return replace(self, children=tuple(children), pods=tuple(pods))
 
@@ -262,9 +263,9 @@ class Cluster:
                 continue
             replicas = child["spec"].get("replicas", 1)
             children.append(_with_status(child, replicas, 0))
-            for made in _pods_of(child, replicas):
-                made["status"] = {"phase": "Pending", "initContainerStatuses": list(statuses), **status}
-                pods.append(made)
+            for received in _pods_of(child, replicas):
+                received["status"] = {"phase": "Pending", "initContainerStatuses": list(statuses), **status}
+                pods.append(received)
         return replace(self, children=tuple(children), pods=tuple(pods))
 
     def without(self, kind: str) -> Self:
@@ -280,9 +281,9 @@ class Cluster:
     def revision(self, spec: Mapping[str, Any] | None = None) -> str:
         """The revision that a spec declares."""
         declared = {**self.resource, "spec": dict(spec or self.resource["spec"])}
-        found = read_resource(EmbeddingServiceObject.parse(declared)).spec
-        assert found is not None
-        return compute_revision(found)
+        parsed = read_resource(EmbeddingServiceObject.parse(declared)).spec
+        assert parsed is not None
+        return compute_revision(parsed)
 
     def config_files(self) -> list[str]:
         """Names of the ConfigMaps that hold configuration files."""
@@ -295,9 +296,9 @@ class Cluster:
         """The revision that the Service selects."""
         name = self.resource["metadata"]["name"]
         service = next(c for c in self.children if c["kind"] == "Service" and c["metadata"]["name"] == name)
-        found = service["spec"]["selector"][REVISION_LABEL]
-        assert isinstance(found, str)
-        return found
+        revision = service["spec"]["selector"][REVISION_LABEL]
+        assert isinstance(revision, str)
+        return revision
 
 
 def _labelled(received: Manifest, space: str | None) -> Manifest:
@@ -350,16 +351,16 @@ def _pods_of(deployment: Manifest, replicas: int) -> list[Manifest]:
     config = template["spec"]["volumes"][0]["configMap"]["name"]
     mark = template["metadata"]["annotations"]["embedserve.dev/template"]
     name = deployment["metadata"]["name"]
-    made = [pod(_revision(deployment), mark, config, name=f"{name}-{number}") for number in range(replicas)]
-    for one in made:
-        one["spec"]["volumes"] = template["spec"]["volumes"]
-    return made
+    pods = [pod(_revision(deployment), mark, config, name=f"{name}-{number}") for number in range(replicas)]
+    for received in pods:
+        received["spec"]["volumes"] = template["spec"]["volumes"]
+    return pods
 
 
 def _revision(received: Manifest) -> str:
-    found = received["metadata"]["labels"]["embedserve.dev/revision"]
-    assert isinstance(found, str)
-    return found
+    revision = received["metadata"]["labels"]["embedserve.dev/revision"]
+    assert isinstance(revision, str)
+    return revision
 
 
 def node(
@@ -374,12 +375,12 @@ def node(
 ) -> NodeState:
     """A node as discovery labels it. Accelerators by resource name, `gpu` for nvidia.com/gpu."""
     major, _, minor = capability.partition(".")
-    found = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **(labels or {})}
+    all_labels = {"kubernetes.io/arch": architecture, "kubernetes.io/os": "linux", **(labels or {})}
     if capability:
-        found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
+        all_labels |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
     return NodeState(
         name=name,
-        labels=found,
+        labels=all_labels,
         taints=taints,
         is_unschedulable=cordoned,
         allocatable={f"nvidia.com/{resource}": count for resource, count in accelerators.items()},

@@ -49,30 +49,30 @@ def with_claim(spec: Mapping[str, Any], *claims: Manifest) -> Cluster:
 
 def running(cluster: Cluster) -> Manifest:
     """The Job that runs."""
-    (found,) = [job for job in cluster.jobs if "status" not in job]
-    return found
+    (running_job,) = [job for job in cluster.jobs if "status" not in job]
+    return running_job
 
 
 def succeeded(cluster: Cluster, result: Mapping[str, Any] | None = None, *, finished: str = "") -> Cluster:
     """After the Job that runs ended well; by default with what a Job of its task says."""
     job = running(cluster)
     task = job["metadata"]["labels"]["app.kubernetes.io/component"]
-    said = result or ({"model": REPORT} if task == "fetch" else {"conversion": CONVERSION})
-    return ended(cluster, job, "Complete", {"exitCode": 0, "message": json.dumps(said)}, finished)
+    result_reported = result or ({"model": REPORT} if task == "fetch" else {"conversion": CONVERSION})
+    return ended(cluster, job, "Complete", {"exitCode": 0, "message": json.dumps(result_reported)}, finished)
 
 
 def failed(cluster: Cluster, reason: str = "SourceUnavailable", *, retryable: bool = True) -> Cluster:
     """After the Job that runs was given up."""
     job = running(cluster)
-    said = json.dumps({"reason": reason, "message": "the hub does not answer", "retryable": retryable})
-    return ended(cluster, job, "Failed", {"exitCode": 1, "message": said})
+    message = json.dumps({"reason": reason, "message": "the hub does not answer", "retryable": retryable})
+    return ended(cluster, job, "Failed", {"exitCode": 1, "message": message})
 
 
 def retrying(cluster: Cluster, reason: str, *, retryable: bool) -> Cluster:
     """While the Job that runs goes on, after a pod of it has failed."""
     job = running(cluster)
-    said = json.dumps({"reason": reason, "message": "words", "retryable": retryable})
-    pod = _pod(job, {"exitCode": 1, "message": said})
+    message = json.dumps({"reason": reason, "message": "words", "retryable": retryable})
+    pod = _pod(job, {"exitCode": 1, "message": message})
     return replace(cluster, job_pods=(*cluster.job_pods, pod))
 
 
@@ -80,13 +80,13 @@ def ended(
     cluster: Cluster, job: Manifest, condition: str, state: Mapping[str, Any], finished: str = ""
 ) -> Cluster:
     """After a Job has ended; each by default a minute after the one before."""
-    minute = sum("status" in one for one in cluster.jobs)
+    minute = sum("status" in existing for existing in cluster.jobs)
     conditions = [{"type": condition, "status": "True", "message": "the Job's words"}]
     done = {
         **job,
         "status": {"conditions": conditions, "completionTime": finished or f"2026-01-02T12:{minute:02}:00Z"},
     }
-    jobs = tuple(done if one is job else one for one in cluster.jobs)
+    jobs = tuple(done if existing is job else existing for existing in cluster.jobs)
     return replace(cluster, jobs=jobs, job_pods=(*cluster.job_pods, _pod(job, state)))
 
 

@@ -78,7 +78,7 @@ class Simulation:
     """objects: by kind and name. told: by pod name, what it was last told. writes: how many there were."""
 
     objects: dict[tuple[str, str], Manifest] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
+    announced_spaces: dict[str, str] = field(default_factory=dict)
     writes: int = 0
     dies_after: int | None = None
     fails_at: frozenset[int] = frozenset()
@@ -95,10 +95,12 @@ class Simulation:
     # -- the user
 
     def user_applies(self, spec: Mapping[str, Any]) -> None:
-        known = self.objects.get((RESOURCE, "docs"))
-        made = known or resource(spec)
-        generation = made["metadata"]["generation"] + (known is not None)
-        self._put({**made, "spec": dict(spec), "metadata": {**made["metadata"], "generation": generation}})
+        stored = self.objects.get((RESOURCE, "docs"))
+        received = stored or resource(spec)
+        generation = received["metadata"]["generation"] + (stored is not None)
+        self._put(
+            {**received, "spec": dict(spec), "metadata": {**received["metadata"], "generation": generation}}
+        )
 
     # -- the API server
 
@@ -111,48 +113,48 @@ class Simulation:
         if request.method == "POST":
             return web.json_response(body)
         kind = _KINDS[plural]
-        known = self.objects.get((kind, name))
+        stored = self.objects.get((kind, name))
         if request.method == "GET":
-            return status(404, "not found") if known is None else web.json_response(known)
+            return status(404, "not found") if stored is None else web.json_response(stored)
         return await self._write(lambda: self._changed(request, kind, name, body, is_status=is_status))
 
     def _changed(
         self, request: web.Request, kind: str, name: str, body: Any, *, is_status: bool
     ) -> web.StreamResponse:
-        known = self.objects.get((kind, name))
+        stored = self.objects.get((kind, name))
         if request.method == "DELETE":
-            if known is None or known["metadata"]["uid"] != body["preconditions"]["uid"]:
+            if stored is None or stored["metadata"]["uid"] != body["preconditions"]["uid"]:
                 return status(404, "not found")
             del self.objects[kind, name]
             return web.json_response({"kind": "Status"})
         scales = request.query["fieldManager"] in (SCALE_MANAGER, HISTORY_MANAGER)
         if not (is_status or scales or kind == POD):
-            return web.json_response(self._put(self._merged(known, body)))
-        if known is None:
+            return web.json_response(self._put(self._merged(stored, body)))
+        if stored is None:
             return status(404, "not found")
-        return web.json_response(self._put(_patched(known, body, is_status=is_status)))
+        return web.json_response(self._put(_patched(stored, body, is_status=is_status)))
 
-    def _merged(self, known: Manifest | None, applied: Manifest) -> Manifest:
+    def _merged(self, stored: Manifest | None, applied: Manifest) -> Manifest:
         meta = applied["metadata"]
-        if known is None:
+        if stored is None:
             uid = f"{applied['kind']}-{meta['name']}-{self.version}"
             return {**applied, "metadata": {**meta, "uid": uid, "generation": 1}}
         spec = dict(applied.get("spec", {}))
-        if "replicas" in known.get("spec", {}):
-            spec.setdefault("replicas", known["spec"]["replicas"])
-        generation = known["metadata"]["generation"] + (spec != known.get("spec"))
-        kept = {"uid": known["metadata"]["uid"], "generation": generation}
-        replaced = known["metadata"].get("annotations", {}).get(REPLACED_AT)
+        if "replicas" in stored.get("spec", {}):
+            spec.setdefault("replicas", stored["spec"]["replicas"])
+        generation = stored["metadata"]["generation"] + (spec != stored.get("spec"))
+        own_metadata = {"uid": stored["metadata"]["uid"], "generation": generation}
+        replaced = stored["metadata"].get("annotations", {}).get(REPLACED_AT)
         if replaced is not None:  # another manager's
             meta = {**meta, "annotations": {**meta["annotations"], REPLACED_AT: replaced}}
-        changed = {**applied, "metadata": {**meta, **kept}, "status": known.get("status", {})}
+        changed = {**applied, "metadata": {**meta, **own_metadata}, "status": stored.get("status", {})}
         return {**changed, "spec": spec} if spec else changed
 
     def _put(self, stored: Manifest) -> Manifest:
         self.version += 1
-        made = {**stored, "metadata": {**stored["metadata"], "resourceVersion": str(self.version)}}
-        self.objects[made["kind"], made["metadata"]["name"]] = made
-        return made
+        versioned = {**stored, "metadata": {**stored["metadata"], "resourceVersion": str(self.version)}}
+        self.objects[versioned["kind"], versioned["metadata"]["name"]] = versioned
+        return versioned
 
     async def _write(self, change: Callable[[], web.StreamResponse]) -> web.StreamResponse:
         self.writes += 1
@@ -171,19 +173,21 @@ class Simulation:
         """One request to a pod's management port."""
         assert request.transport is not None
         address = request.transport.get_extra_info("sockname")[0]
-        asked = next(one for one in self.of_kind(POD) if one["status"].get("podIP") == address)
-        space = _space_of(asked)
-        if not self.admits(asked, request, await request.read()):
+        pod_asked = next(
+            received for received in self.of_kind(POD) if received["status"].get("podIP") == address
+        )
+        space = _space_of(pod_asked)
+        if not self.admits(pod_asked, request, await request.read()):
             return web.json_response({"error": "this is not the operator"}, status=403)
         if request.method == "PUT":
             body = await request.json()
 
             def tell() -> web.StreamResponse:
-                self.told[asked["metadata"]["name"]] = body["vector_space"]
+                self.announced_spaces[pod_asked["metadata"]["name"]] = body["vector_space"]
                 return web.json_response({"vector_space": space, "current": space == body["vector_space"]})
 
             return await self._write(tell)
-        problems = ["different texts gave the same vector"] if _repo_of(asked) in self.unsound else []
+        problems = ["different texts gave the same vector"] if _repo_of(pod_asked) in self.unsound else []
         return web.json_response(
             {"vector_space": space, "dimensions": 384, "outputs": ["dense"], "problems": problems},
             status=503 if problems else 200,
@@ -193,48 +197,52 @@ class Simulation:
 
     def settle(self) -> None:
         """Every Deployment gets the pods that it asks for, as far as there is room; those of none go."""
-        wanted: dict[str, Manifest] = {}
+        pods: dict[str, Manifest] = {}
         for deployment in self.of_kind("Deployment"):
-            made = [one for one in self._pods_of(deployment) if len(wanted) < self.room or self._exists(one)]
-            wanted |= {one["metadata"]["name"]: one for one in made}
-            self._count(deployment, made)
-        for name in [one["metadata"]["name"] for one in self.of_kind(POD)]:
-            if name not in wanted:
+            pods_of_deployment = [
+                received
+                for received in self._pods_of(deployment)
+                if len(pods) < self.room or self._exists(received)
+            ]
+            pods |= {received["metadata"]["name"]: received for received in pods_of_deployment}
+            self._count(deployment, pods_of_deployment)
+        for name in [received["metadata"]["name"] for received in self.of_kind(POD)]:
+            if name not in pods:
                 del self.objects[POD, name]
-                self.told.pop(name, None)
-        for name, one in wanted.items():
+                self.announced_spaces.pop(name, None)
+        for name, received in pods.items():
             if (POD, name) not in self.objects:
-                self._put(one)
+                self._put(received)
 
-    def _exists(self, one: Manifest) -> bool:
-        return (POD, one["metadata"]["name"]) in self.objects
+    def _exists(self, received: Manifest) -> bool:
+        return (POD, received["metadata"]["name"]) in self.objects
 
     def _pods_of(self, deployment: Manifest) -> list[Manifest]:
         template = deployment["spec"]["template"]
         mark = template["metadata"]["annotations"]["embedserve.dev/template"]
         config = template["spec"]["volumes"][0]["configMap"]["name"]
         repo = _source_in(self.objects["ConfigMap", config])
-        found = []
+        pods = []
         for number in range(deployment["spec"].get("replicas", 1)):
             name = f"{deployment['metadata']['name']}-{mark}-{number}"
-            made = pod(deployment["metadata"]["labels"][REVISION_LABEL], mark, config, name=name)
+            received = pod(deployment["metadata"]["labels"][REVISION_LABEL], mark, config, name=name)
             if repo == BROKEN:
-                said = failed("ModelNotFound", "no such repository", retryable=False)
-                made["status"] = {"phase": "Pending", "initContainerStatuses": [said]}
+                status_of_fetch = failed("ModelNotFound", "no such repository", retryable=False)
+                received["status"] = {"phase": "Pending", "initContainerStatuses": [status_of_fetch]}
             else:
-                made = ready(made, {**REPORT, "source": repo, "vectorSpace": space_named(repo)})
-                made["status"]["podIP"] = (
+                received = ready(received, {**REPORT, "source": repo, "vectorSpace": space_named(repo)})
+                received["status"]["podIP"] = (
                     f"127.1.{int(mark[:2], 16)}.{int(mark[2:4], 16) // 2 * 2 + number % 2}"
                 )
-            found.append(made)
-        return found
+            pods.append(received)
+        return pods
 
-    def _count(self, deployment: Manifest, made: list[Manifest]) -> None:
-        running = sum("conditions" in one["status"] for one in made)
+    def _count(self, deployment: Manifest, pods: list[Manifest]) -> None:
+        running = sum("conditions" in received["status"] for received in pods)
         counts = {
             "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": len(made),
-            "updatedReplicas": len(made),
+            "replicas": len(pods),
+            "updatedReplicas": len(pods),
             "readyReplicas": running,
             "availableReplicas": running,
         }
@@ -244,69 +252,69 @@ class Simulation:
     # -- what is to be seen
 
     def of_kind(self, kind: str) -> list[Manifest]:
-        return [one for (its, _), one in self.objects.items() if its == kind]
+        return [received for (its, _), received in self.objects.items() if its == kind]
 
     def selected(self, service: str) -> list[Manifest]:
         """The ready pods that a Service leads to."""
-        found = self.objects.get(("Service", service))
-        wanted = found["spec"]["selector"].items() if found is not None else ()
+        received = self.objects.get(("Service", service))
+        selector = received["spec"]["selector"].items() if received is not None else ()
         return [
-            one
-            for one in self.of_kind(POD)
-            if found is not None
-            and wanted <= one["metadata"]["labels"].items()
-            and "conditions" in one["status"]
+            received_pod
+            for received_pod in self.of_kind(POD)
+            if received is not None
+            and selector <= received_pod["metadata"]["labels"].items()
+            and "conditions" in received_pod["status"]
         ]
 
-    def answer_of(self, one: Manifest) -> str | None:
+    def answer_of(self, received: Manifest) -> str | None:
         """The space of the vectors that a pod gives to those who come by the service's name; None: no answer."""
-        own = _space_of(one)
-        told = self.told.get(one["metadata"]["name"], own)
-        if told == own:
+        own = _space_of(received)
+        announced = self.announced_spaces.get(received["metadata"]["name"], own)
+        if announced == own:
             return own
-        behind = self.selected(f"docs-{told.removeprefix('vs2-')[:8]}")
-        spaces = {_space_of(other) for other in behind}
+        behind = self.selected(f"docs-{announced.removeprefix('vs2-')[:8]}")
+        spaces = {_space_of(received_pod) for received_pod in behind}
         return spaces.pop() if len(spaces) == 1 else None
 
     def answers(self) -> set[str | None]:
         """What new connections by the service's name get."""
-        return {self.answer_of(one) for one in self.selected("docs")}
+        return {self.answer_of(received) for received in self.selected("docs")}
 
     def condition(self, kind: str) -> Manifest | None:
-        found = self.objects[RESOURCE, "docs"]["status"].get("conditions", ())
-        return next((one for one in found if one["type"] == kind), None)
+        conditions = self.objects[RESOURCE, "docs"]["status"].get("conditions", ())
+        return next((condition for condition in conditions if condition["type"] == kind), None)
 
 
-def _patched(known: Manifest, body: Manifest, *, is_status: bool) -> Manifest:
+def _patched(stored: Manifest, body: Manifest, *, is_status: bool) -> Manifest:
     """A part of an object: its status, its number of pods, when it was replaced, or its labels."""
     if is_status:
-        return {**known, "status": body["status"]}
+        return {**stored, "status": body["status"]}
     if "spec" in body:
-        return {**known, "spec": {**known["spec"], **body["spec"]}}
+        return {**stored, "spec": {**stored["spec"], **body["spec"]}}
     if "annotations" in body["metadata"]:
-        others = {
-            name: value for name, value in known["metadata"]["annotations"].items() if name != REPLACED_AT
+        kept_annotations = {
+            name: value for name, value in stored["metadata"]["annotations"].items() if name != REPLACED_AT
         }
-        annotations = {**others, **body["metadata"]["annotations"]}
-        return {**known, "metadata": {**known["metadata"], "annotations": annotations}}
-    labels = {**known["metadata"]["labels"], **body["metadata"]["labels"]}
-    return {**known, "metadata": {**known["metadata"], "labels": labels}}
+        annotations = {**kept_annotations, **body["metadata"]["annotations"]}
+        return {**stored, "metadata": {**stored["metadata"], "annotations": annotations}}
+    labels = {**stored["metadata"]["labels"], **body["metadata"]["labels"]}
+    return {**stored, "metadata": {**stored["metadata"], "labels": labels}}
 
 
-def _space_of(one: Manifest) -> str:
-    message = one["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
+def _space_of(received: Manifest) -> str:
+    message = received["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
     return str(json.loads(message)["model"]["vectorSpace"])
 
 
-def _repo_of(one: Manifest) -> str:
-    message = one["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
+def _repo_of(received: Manifest) -> str:
+    message = received["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
     return str(json.loads(message)["model"]["source"])
 
 
 def _source_in(config: Manifest) -> str:
-    found = yaml.safe_load(config["data"]["runtime.yaml"])["model"]["source"]
-    assert isinstance(found, str)
-    return found
+    source = yaml.safe_load(config["data"]["runtime.yaml"])["model"]["source"]
+    assert isinstance(source, str)
+    return source
 
 
 @dataclass

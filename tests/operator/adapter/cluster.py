@@ -76,16 +76,16 @@ class Objects:
             self.pod_queries.append(dict(request.query))
             return web.json_response(self._page(int(request.query.get("continue", 0))))
         if request.path.endswith("/apiservices"):
-            items = [found for path, found in self.by_path.items() if "/apiservices/" in path]
+            items = [service for path, service in self.by_path.items() if "/apiservices/" in path]
             return web.json_response({"kind": "APIServiceList", "items": items})
-        found = self.by_path.get(request.path)
+        stored = self.by_path.get(request.path)
         if request.method in ("PUT", "PATCH"):
-            return self._write(request, json.loads(await request.read()), found)
-        if found is None:
+            return self._write(request, json.loads(await request.read()), stored)
+        if stored is None:
             return status(404, "not found")
         if request.method == "DELETE":
             del self.by_path[request.path]
-        return web.json_response(found)
+        return web.json_response(stored)
 
     def _page(self, start: int) -> dict[str, Any]:
         """Two at a time, as a server with many pods would."""
@@ -93,9 +93,9 @@ class Objects:
         return {"kind": "PodList", "metadata": {"continue": more}, "items": self.pods[start : start + 2]}
 
     def _write(
-        self, request: web.Request, body: dict[str, Any], found: dict[str, Any] | None
+        self, request: web.Request, body: dict[str, Any], existing: dict[str, Any] | None
     ) -> web.StreamResponse:
-        version = 0 if found is None else int(found["metadata"]["resourceVersion"])
+        version = 0 if existing is None else int(existing["metadata"]["resourceVersion"])
         if request.method == "PUT" and body["metadata"].get("resourceVersion") != str(version):
             return status(409, "the object has been modified")
         stored = {**body, "metadata": {"uid": "u", **body["metadata"], "resourceVersion": str(version + 1)}}
@@ -109,7 +109,7 @@ class Pod:
 
     address: str
     depth: int = 0
-    asked: int = 0
+    requests: int = 0
 
     def as_received(self, name: str, port: int) -> dict[str, Any]:
         return {
@@ -131,7 +131,7 @@ async def answering(*pods: Pod) -> AsyncIterator[int]:
         transport = request.transport
         assert transport is not None
         pod = by_address[transport.get_extra_info("sockname")[0]]
-        pod.asked += 1
+        pod.requests += 1
         return web.Response(text=PAGE.format(pod.depth))
 
     by_address = {pod.address: pod for pod in pods}

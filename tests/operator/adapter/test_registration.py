@@ -59,7 +59,7 @@ def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() ->
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("state", "words"),
     [
         pytest.param(replace(READY, is_ready=False), "no replica", id="nobody is ready"),
         pytest.param(replace(READY, bundle=""), "no replica", id="no certificate is published"),
@@ -69,18 +69,18 @@ def test_it_is_registered_once_a_replica_is_ready_and_goes_with_the_release() ->
         ),
     ],
 )
-def test_otherwise_it_is_not_and_why_is_said(seen: RegistrationState, words: str) -> None:
-    decision, _ = decide_registration(seen, RegistrationMemory(), SETTINGS, 0)
+def test_otherwise_it_is_not_and_why_is_said(state: RegistrationState, words: str) -> None:
+    decision, _ = decide_registration(state, RegistrationMemory(), SETTINGS, 0)
     assert isinstance(decision, NoChange)
     assert words in decision.reason
 
 
 def test_what_works_is_left_alone_and_new_certificates_are_put_in() -> None:
-    seen = replace(READY, registered=registered())
-    assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0) == (NoChange(), RegistrationMemory())
-    renewed, _ = decide_registration(replace(seen, bundle="PEM NEW"), RegistrationMemory(), SETTINGS, 0)
+    state = replace(READY, registered=registered())
+    assert decide_registration(state, RegistrationMemory(), SETTINGS, 0) == (NoChange(), RegistrationMemory())
+    renewed, _ = decide_registration(replace(state, bundle="PEM NEW"), RegistrationMemory(), SETTINGS, 0)
     assert isinstance(renewed, Registration)
-    owned, _ = decide_registration(replace(seen, owner_uid="another"), RegistrationMemory(), SETTINGS, 0)
+    owned, _ = decide_registration(replace(state, owner_uid="another"), RegistrationMemory(), SETTINGS, 0)
     assert isinstance(owned, Registration)
 
 
@@ -123,10 +123,10 @@ def test_ours_goes_at_once_when_somebody_else_registers_any_version() -> None:
 
 
 def test_others_are_told_from_us_by_where_their_api_service_leads() -> None:
-    other = api_service(service=("monitoring", "prometheus-adapter"))
-    other["metadata"]["name"] = "v1beta1.custom.metrics.k8s.io"
+    foreign = api_service(service=("monitoring", "prometheus-adapter"))
+    foreign["metadata"]["name"] = "v1beta1.custom.metrics.k8s.io"
     unrelated = {"metadata": {"name": "v1beta1.metrics.k8s.io"}, "spec": {"group": "metrics.k8s.io"}}
-    found = [api_service(), other, unrelated]
+    api_services = [api_service(), foreign, unrelated]
     want = ("Service monitoring/prometheus-adapter (APIService v1beta1.custom.metrics.k8s.io)",)
-    assert find_providers(map(APIService.parse, found), PLACE) == want
-    assert len(find_providers(map(APIService.parse, found), None)) == 2
+    assert find_providers(map(APIService.parse, api_services), PLACE) == want
+    assert len(find_providers(map(APIService.parse, api_services), None)) == 2

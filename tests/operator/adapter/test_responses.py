@@ -40,8 +40,8 @@ def pods(*names: str, ready: bool = True) -> list[ScrapeTarget]:
 
 def values(path: str, depths: dict[str, int], targets: list[ScrapeTarget], **query: str) -> dict[str, str]:
     pages = {f"uid-{name}": read_page(PAGE.format(depth=depth).encode()) for name, depth in depths.items()}
-    told = build_metric_values(parse_query(path, query), targets, pages, NOW)
-    return {item["describedObject"]["name"]: item["value"] for item in told["items"]}
+    response = build_metric_values(parse_query(path, query), targets, pages, NOW)
+    return {item["describedObject"]["name"]: item["value"] for item in response["items"]}
 
 
 def test_every_pod_that_answered_is_told_with_an_explicit_zero_and_a_silent_one_is_missing() -> None:
@@ -186,7 +186,7 @@ def test_a_pod_is_asked_at_its_management_port() -> None:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "received",
     [
         pytest.param(pod(phase="Pending"), id="not begun"),
         pytest.param(pod(phase="Succeeded"), id="ended"),
@@ -195,8 +195,8 @@ def test_a_pod_is_asked_at_its_management_port() -> None:
         pytest.param({**pod(), "spec": {"containers": [{}]}}, id="no management port"),
     ],
 )
-def test_a_pod_that_cannot_be_asked_is_left_out(one: dict[str, Any]) -> None:
-    assert read_target(Pod.parse(one)) is None
+def test_a_pod_that_cannot_be_asked_is_left_out(received: dict[str, Any]) -> None:
+    assert read_target(Pod.parse(received)) is None
 
 
 def test_the_discovery_document_names_what_can_be_asked() -> None:

@@ -88,8 +88,8 @@ class Adapter:
         url = f"https://127.0.0.1:{self.port}{path}"
         async with aiohttp.ClientSession() as session:
             # The encoded star as it is sent: aiohttp would decode it.
-            asked = URL(url, encoded=True)
-            async with session.get(asked, ssl=context, server_hostname=PLACE.server_name) as answer:
+            target = URL(url, encoded=True)
+            async with session.get(target, ssl=context, server_hostname=PLACE.server_name) as answer:
                 return answer.status, await answer.json()
 
     def bundle(self) -> str:
@@ -145,10 +145,10 @@ async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answer
         # Nobody listens there: as a pod whose process has died.
         adapter.objects.pods.append(Pod("127.0.0.14").as_received("silent", 1))
         await adapter.rotator.check()
-        code, told = await adapter.ask(DEPTH)
+        code, body = await adapter.ask(DEPTH)
     assert code == 200
-    assert told["kind"] == "MetricValueList"
-    values = {item["describedObject"]["name"]: item["value"] for item in told["items"]}
+    assert body["kind"] == "MetricValueList"
+    values = {item["describedObject"]["name"]: item["value"] for item in body["items"]}
     assert values == {"p0": "12", "p1": "0", "p2": "3"}
     selectors = {query["labelSelector"] for query in adapter.objects.pod_queries}
     assert selectors == {"a=b,embedserve.dev/service"}
@@ -162,11 +162,11 @@ async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_fo
         adapter.objects.pods = [pod.as_received("p", port)]
         await adapter.rotator.check()
         await asyncio.gather(*(adapter.ask(DEPTH) for _ in range(3)))
-        assert pod.asked == 1
+        assert pod.requests == 1
         pod.depth = 2
         adapter.clock.seconds += 11
-        _, told = await adapter.ask(DEPTH)
-        assert [item["value"] for item in told["items"]] == ["2"]
+        _, body = await adapter.ask(DEPTH)
+        assert [item["value"] for item in body["items"]] == ["2"]
         adapter.objects.pods = []
         code, refused = await adapter.ask(DEPTH)
     assert (code, refused["reason"]) == (404, "NotFound")
@@ -182,8 +182,8 @@ async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> Non
 
 async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
     await adapter.rotator.check()
-    code, told = await adapter.ask(ROOT, name="somebody")
-    assert (code, told["reason"]) == (401, "Unauthorized")
+    code, body = await adapter.ask(ROOT, name="somebody")
+    assert (code, body["reason"]) == (401, "Unauthorized")
     for who in ({"name": None}, {"authority": Authority()}):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
             await adapter.ask(ROOT, **who)

@@ -66,16 +66,18 @@ def test_publishing_keeps_what_is_valid_of_others_and_writes_nothing_twice() -> 
     living = create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate
     expired = create_serving_certificate("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
     published = {"one": living, "gone": expired, "odd": "no certificate"}
-    others = select_freshest(published, NOW)
-    wanted = build_published_certificates(published, "two", "mine", others)
-    assert wanted == {"one": living, "two": "mine"}
-    assert build_published_certificates(wanted, "two", "mine", others) is None
+    fresh = select_freshest(published, NOW)
+    data = build_published_certificates(published, "two", "mine", fresh)
+    assert data == {"one": living, "two": "mine"}
+    assert build_published_certificates(data, "two", "mine", fresh) is None
 
 
 def test_the_bundle_holds_every_valid_certificate_once() -> None:
-    one, two = (create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate for _ in range(2))
+    first, second = (create_serving_certificate("x.y.svc", NOW, 30 * DAY).certificate for _ in range(2))
     expired = create_serving_certificate("x.y.svc", NOW - 40 * DAY, 30 * DAY).certificate
-    assert find_valid_certificates([two + one, one, expired, "nonsense"], NOW) == tuple(sorted((one, two)))
+    assert find_valid_certificates([second + first, first, expired, "nonsense"], NOW) == tuple(
+        sorted((first, second))
+    )
 
 
 def test_a_certificate_is_renewed_after_two_thirds_of_its_life_and_its_key_is_not_shown() -> None:

@@ -71,7 +71,7 @@ OWN_RULES = {name: bad for name, bad in BAD.items() if not bad.by_schema}
 def test_a_broken_rule_is_told_here_in_the_words_of_the_api_server(bad: Bad) -> None:
     with pytest.raises(ValidationError) as caught:
         EmbeddingServiceSpec.model_validate(bad.spec)
-    assert bad.said in describe_problems(caught.value)
+    assert bad.message in describe_problems(caught.value)
 
 
 SCHEMA_RULES = {name: bad for name, bad in BAD.items() if bad.by_schema}

@@ -53,19 +53,19 @@ def pem(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
 
 async def load(server: Secrets, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ed25519PrivateKey:
     async with serving(server, folder, monkeypatch), KubeClient(request_timeout=20) as kube:
-        found = await load_call_key(kube, "system", "operator-pod-calls")
-    assert found is not None
-    return found
+        key = await load_call_key(kube, "system", "operator-pod-calls")
+    assert key is not None
+    return key
 
 
 async def test_a_key_is_made_once_and_found_by_every_later_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Secrets()
-    found = [format_public_keys(await load(server, tmp_path, monkeypatch)) for _ in range(3)]
-    assert found == [found[0]] * 3
-    assert [one.split()[0] for one in server.requests].count("POST") == 1
-    (public,) = json.loads(found[0])["keys"]
+    keys = [format_public_keys(await load(server, tmp_path, monkeypatch)) for _ in range(3)]
+    assert keys == [keys[0]] * 3
+    assert [request.split()[0] for request in server.requests].count("POST") == 1
+    (public,) = json.loads(keys[0])["keys"]
     assert "d" not in public, "the private half stays where it is"
     assert (public["kty"], public["crv"]) == ("OKP", "Ed25519")
 

@@ -22,12 +22,12 @@ from tests.operator.builders import Cluster, hub_spec, resource
 SPEC = hub_spec(resources={"limits": {"cpu": 1, "memory": "1024Mi"}})
 
 
-def wanted(kind: str) -> Manifest:
+def plan_child(kind: str) -> Manifest:
     return next(c for c in Cluster(resource(SPEC)).plan().children if c["kind"] == kind)
 
 
 def reason(kind: str, change: Callable[[Any], None]) -> str | None:
-    manifest = wanted(kind)
+    manifest = plan_child(kind)
     live = deepcopy(manifest)
     change(live)
     return find_reason_to_apply(manifest, child_of(live), AppliedDifferences())
@@ -132,13 +132,13 @@ def test_an_addition_of_others_is_left_alone(kind: str, change: Callable[[Any], 
     ],
 )
 def test_a_change_of_ours_is_seen_and_named(kind: str, change: Callable[[Any], None], want: str) -> None:
-    found = reason(kind, change)
-    assert found is not None
-    assert want in found
+    why = reason(kind, change)
+    assert why is not None
+    assert want in why
 
 
 def test_a_child_that_does_not_exist_has_to_be_made() -> None:
-    assert find_reason_to_apply(wanted("Service"), None, AppliedDifferences()) == "it does not exist"
+    assert find_reason_to_apply(plan_child("Service"), None, AppliedDifferences()) == "it does not exist"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_value_in_the_spelling_of_the_api_server_is_no_change(sent: Manifest, 
     ],
 )
 def test_another_value_is_a_change(sent: Manifest, live: Manifest, path: str) -> None:
-    assert [one.path for one in find_differences(sent, live)] == [path]
+    assert [difference.path for difference in find_differences(sent, live)] == [path]
 
 
 def mutated(live: Manifest) -> Manifest:
@@ -243,7 +243,7 @@ def mutated(live: Manifest) -> Manifest:
 
 
 def test_what_the_answer_to_an_apply_differs_in_is_not_sent_again() -> None:
-    manifest, applied = wanted("Deployment"), AppliedDifferences()
+    manifest, applied = plan_child("Deployment"), AppliedDifferences()
     answer = mutated(manifest)
     assert find_reason_to_apply(manifest, child_of(answer), applied) is not None
     applied.record(manifest, answer)
@@ -255,11 +255,11 @@ def test_what_the_answer_to_an_apply_differs_in_is_not_sent_again() -> None:
 
 
 def test_a_later_change_is_seen_beside_what_the_api_server_had_changed_itself() -> None:
-    manifest, applied = wanted("Deployment"), AppliedDifferences()
+    manifest, applied = plan_child("Deployment"), AppliedDifferences()
     answer = mutated(manifest)
     applied.record(manifest, answer)
     scaled = {**answer, "spec": {**answer["spec"], "replicas": 5}}
     assert find_reason_to_apply(manifest, child_of(scaled), applied) is not None
-    other = Cluster(resource({**SPEC, "replicas": 2})).plan().children
-    next_manifest = next(child for child in other if child["kind"] == "Deployment")
+    next_children = Cluster(resource({**SPEC, "replicas": 2})).plan().children
+    next_manifest = next(child for child in next_children if child["kind"] == "Deployment")
     assert find_reason_to_apply(next_manifest, child_of(answer), applied) == "it should be different"

@@ -46,9 +46,9 @@ class JobServer(ApiServer):
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobServer]:
-    found = JobServer()
-    async with serving(found, tmp_path, monkeypatch):
-        yield found
+    job_server = JobServer()
+    async with serving(job_server, tmp_path, monkeypatch):
+        yield job_server
 
 
 def fetching() -> Cluster:
@@ -94,7 +94,7 @@ UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declar
 
 
 @pytest.mark.parametrize(
-    ("volumes", "said", "reason"),
+    ("volumes", "message", "reason"),
     [
         ([{"name": "source", "image": {"reference": "r:1"}}], NO_TYPE, "ImageVolumesMissing"),
         ([{"name": "source", "image": {"reference": "r:1"}}], UNDECLARED, "ImageVolumesMissing"),
@@ -102,11 +102,11 @@ UNDECLARED = '.spec.template.spec.volumes[name="source"].image: field not declar
         ([{"name": "source", "image": {"reference": "r:1"}}], "exceeded quota", "ChildRefused"),
     ],
 )
-def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], said: str, reason: str) -> None:
+def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], message: str, reason: str) -> None:
     manifest = {"spec": {"template": {"spec": {"volumes": volumes}}}}
-    refusal = explain_refusal(ChildRef("Deployment", "docs-1"), RefusedError(said), manifest)
+    refusal = explain_refusal(ChildRef("Deployment", "docs-1"), RefusedError(message), manifest)
     assert refusal.reason == reason
-    assert said in refusal.message
+    assert message in refusal.message
 
 
 IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"}}}}
@@ -115,7 +115,7 @@ IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"
 def without_images(manifest: dict[str, Any]) -> dict[str, Any]:
     """As an API server whose feature is off keeps it: neither such volumes nor their mounts."""
     pod = manifest["spec"]["template"]["spec"]
-    volumes = [one for one in pod["volumes"] if "image" not in one]
+    volumes = [volume for volume in pod["volumes"] if "image" not in volume]
     return {**manifest, "spec": {**manifest["spec"], "template": {"spec": {**pod, "volumes": volumes}}}}
 
 
@@ -123,14 +123,14 @@ def without_images(manifest: dict[str, Any]) -> dict[str, Any]:
 async def test_a_volume_that_the_api_server_would_leave_out_is_named_and_nothing_is_made(
     server: JobServer, has_feature: bool, want: str | None
 ) -> None:
-    made = []
+    created = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
             return status(404, "not found")
         body = json.loads(await request.read())
         if "dryRun" not in request.query:
-            made.append(body["kind"])
+            created.append(body["kind"])
         meta = {**body["metadata"], "uid": "d", "resourceVersion": "1"}
         return web.json_response({**(body if has_feature else without_images(body)), "metadata": meta})
 
@@ -143,4 +143,4 @@ async def test_a_volume_that_the_api_server_would_leave_out_is_named_and_nothing
             Plan(plan.outcome, children=deployments), cluster.observed()
         )
     assert (refusal.reason if refusal is not None else None) == want
-    assert made == (["Deployment"] if has_feature else [])
+    assert created == (["Deployment"] if has_feature else [])

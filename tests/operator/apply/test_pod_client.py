@@ -30,10 +30,10 @@ def pod(address: str = "127.0.0.2", run: str = "a/0") -> PodState:
 @asynccontextmanager
 async def answering(content: object, status: int = 200) -> AsyncIterator[tuple[PodClient, list[str]]]:
     """Calls to pods of which one answers everything like this; and what it was asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append(f"{request.method} {request.path} {await request.text()}".strip())
+        requests.append(f"{request.method} {request.path} {await request.text()}".strip())
         if isinstance(content, str):
             return web.Response(text=content, status=status)
         return web.json_response(content, status=status)
@@ -45,7 +45,7 @@ async def answering(content: object, status: int = 200) -> AsyncIterator[tuple[P
     await web.TCPSite(runner, "127.0.0.2", 0).start()
     try:
         async with PodClient(message_timeout=5, check_timeout=5, port=runner.addresses[0][1]) as pod_client:
-            yield pod_client, asked
+            yield pod_client, requests
     finally:
         await runner.cleanup()
 
@@ -91,11 +91,11 @@ ANSWERS = [
 async def test_an_answer_is_remembered_as_a_check(
     content: object, status: int, want: SelfCheckResult
 ) -> None:
-    async with answering(content, status) as (pod_client, asked):
+    async with answering(content, status) as (pod_client, requests):
         passed = await pod_client.run_self_checks(KEY, (SelfCheckRequest(pod()),))
         assert passed is (not want.problem)
         assert pod_client.get_replies(KEY) == {"a/0": PodReplies(self_check=want)}
-        assert asked == ["GET /selfcheck"]
+        assert requests == ["GET /selfcheck"]
 
 
 async def test_a_pod_that_cannot_be_reached_has_not_proved_anything() -> None:
@@ -123,18 +123,18 @@ async def test_a_pod_whose_sidecar_resets_the_connection_leads_to_the_mesh() -> 
 
 
 async def test_those_who_must_know_are_told_first_and_without_them_nobody_is() -> None:
-    required, other = (
+    required, optional = (
         PodMessage(pod(NOBODY, "b/0"), SPACE, is_required=True),
         PodMessage(pod(), SPACE, is_required=False),
     )
-    async with answering({"vector_space": OTHER, "current": False}) as (pod_client, asked):
-        assert await pod_client.send_messages(KEY, (required, other)) == "TooFew"
-        assert asked == []
+    async with answering({"vector_space": OTHER, "current": False}) as (pod_client, requests):
+        assert await pod_client.send_messages(KEY, (required, optional)) == "TooFew"
+        assert requests == []
         assert await pod_client.send_messages(KEY, (PodMessage(pod(), SPACE, is_required=True),)) == "All"
-        assert asked == ['PUT /current {"vector_space": "vs1-0123456789abcdef0123"}']
+        assert requests == ['PUT /current {"vector_space": "vs1-0123456789abcdef0123"}']
         assert (
             await pod_client.send_messages(
-                KEY, (PodMessage(pod(NOBODY, "b/0"), SPACE, is_required=False), other)
+                KEY, (PodMessage(pod(NOBODY, "b/0"), SPACE, is_required=False), optional)
             )
             == "Enough"
         )
@@ -163,11 +163,11 @@ STATE = {
 
 async def test_how_far_a_fetch_is_is_remembered_and_only_news_are_news() -> None:
     want = FetchProgress("fetching", 41, 91, 8, 6)
-    async with answering(STATE) as (pod_client, asked):
+    async with answering(STATE) as (pod_client, requests):
         assert await pod_client.refresh_progress(KEY, (FETCHER,))
         assert pod_client.get_replies(KEY) == {"f/0": PodReplies(progress=want)}
         assert not await pod_client.refresh_progress(KEY, (replace(FETCHER, progress=want),))
-        assert asked == ["GET /progress"] * 2
+        assert requests == ["GET /progress"] * 2
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ class RefusingServer(ApiServer):
         if is_scaler and self.rival and self.rival not in self.deleted:
             return status(403, "the workload is already managed by another autoscaler")
         if body["kind"] in self.refused:
-            said = self.refused[body["kind"]]
-            return web.Response(body=said.body, status=said.status, content_type="application/json")
+            refusal = self.refused[body["kind"]]
+            return web.Response(body=refusal.body, status=refusal.status, content_type="application/json")
         self.written.append(body["kind"])
         meta = {**body["metadata"], "uid": f"uid-{body['metadata']['name']}", "resourceVersion": "1"}
         return web.json_response({**body, "metadata": meta})
@@ -56,9 +56,9 @@ class RefusingServer(ApiServer):
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RefusingServer]:
-    found = RefusingServer()
-    async with serving(found, tmp_path, monkeypatch):
-        yield found
+    refusing_server = RefusingServer()
+    async with serving(refusing_server, tmp_path, monkeypatch):
+        yield refusing_server
 
 
 async def apply(cluster: Cluster) -> ApplyFailure | None:

@@ -24,15 +24,15 @@ ANSWER = {"vector_space": "vs1-0123456789abcdef0123", "dimensions": 384, "proble
 class Pods:
     """Pods at two addresses: those at one answer, those at the other only when they are told to."""
 
-    asked: int = 0
-    """Requests that the silent ones have not answered."""
+    unanswered: int = 0
+    """The number of requests that the silent pods have not answered."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     problems: list[str] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         if request.transport.get_extra_info("sockname")[0] == SILENT:
-            self.asked += 1
+            self.unanswered += 1
             await self.may_answer.wait()
         return web.json_response({**ANSWER, "problems": self.problems}, status=503 if self.problems else 200)
 
@@ -77,14 +77,14 @@ async def taken(queue: WorkQueue[ObjectKey]) -> ObjectKey:
 
 
 async def test_services_whose_pods_do_not_answer_leave_room_for_another_namespace() -> None:
-    other = ObjectKey("other", "docs")
+    elsewhere = ObjectKey("other", "docs")
     async with checking() as (pods, checks, queue, client):
         for number in range(2 * MAX_RUNNING):
             checks.request(ObjectKey("silent", f"docs-{number}"), (pod(SILENT, number),))
-        checks.request(other, (pod(SOUND),))
-        assert await taken(queue) == other
-        assert client.get_replies(other)["docs-0/0"].self_check is not None
-        assert pods.asked <= MAX_RUNNING_OF_NAMESPACE
+        checks.request(elsewhere, (pod(SOUND),))
+        assert await taken(queue) == elsewhere
+        assert client.get_replies(elsewhere)["docs-0/0"].self_check is not None
+        assert pods.unanswered <= MAX_RUNNING_OF_NAMESPACE
 
 
 async def test_a_pod_that_is_being_asked_is_not_asked_again() -> None:
@@ -95,7 +95,7 @@ async def test_a_pod_that_is_being_asked_is_not_asked_again() -> None:
             await asyncio.sleep(0)
         pods.may_answer.set()
         assert await taken(queue) == key
-        assert pods.asked == 1
+        assert pods.unanswered == 1
 
 
 async def test_a_pod_that_did_not_pass_is_told_at_once_and_asked_again_after_a_pause() -> None:

@@ -67,9 +67,9 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     async with serving(ApiServer(), tmp_path, monkeypatch) as server, KubeClient(request_timeout=5) as kube:
-        found = Stage(kube)
-        server.answer = found.answer
-        yield found
+        new_stage = Stage(kube)
+        server.answer = new_stage.answer
+        yield new_stage
 
 
 async def test_what_is_gone_without_an_event_is_forgotten_and_its_resource_looked_at(stage: Stage) -> None:
@@ -150,7 +150,7 @@ async def test_empty_caches_are_filled_before_the_first_pass(stage: Stage) -> No
     }
     await stage.audit.fill()
     assert stage.store.get_resource(KEY) is not None
-    assert [one["kind"] for one in stage.store.list_children(KEY)] == ["Deployment"]
+    assert [child["kind"] for child in stage.store.list_children(KEY)] == ["Deployment"]
     assert stage.cluster.get_state().nodes is not None
     assert await stage.queue.get(0) == KEY
 

@@ -27,12 +27,12 @@ SPECS = {
 def watch() -> tuple[ClusterWatch, ObjectCache]:
     objects = ObjectCache()
     for name, spec in SPECS.items():
-        made = resource(spec, name=name)
-        objects.put(RESOURCE, {**made, "metadata": {**made["metadata"], "uid": f"uid-{name}"}})
-    found = ClusterWatch(ClusterCache(watches_nodes=True), PlacementIndex(objects, SETTINGS))
-    for one in (CPU_NODE, GPU_NODE):
-        found.handle_event(NODE, one, is_gone=False)
-    return found, objects
+        service = resource(spec, name=name)
+        objects.put(RESOURCE, {**service, "metadata": {**service["metadata"], "uid": f"uid-{name}"}})
+    cluster_watch = ClusterWatch(ClusterCache(watches_nodes=True), PlacementIndex(objects, SETTINGS))
+    for received in (CPU_NODE, GPU_NODE):
+        cluster_watch.handle_event(NODE, received, is_gone=False)
+    return cluster_watch, objects
 
 
 def node(name: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def test_a_runtime_class_concerns_those_whose_class_would_take_it(name: str, wan
 
 
 def test_what_a_spec_asks_for_counts_from_its_change_on() -> None:
-    found, objects = watch()
+    cluster_watch, objects = watch()
     again = resource(hub_spec(pod={"nodeSelector": {"pool": "web"}}), name="pool", generation=2)
     objects.put(RESOURCE, {**again, "metadata": {**again["metadata"], "uid": "uid-pool"}})
-    assert found.handle_event(NODE, node("plain", pool="search"), is_gone=False) == []
-    assert [key.name for key in found.handle_event(NODE, node("plain", pool="web"), is_gone=False)] == [
-        "pool"
-    ]
+    assert cluster_watch.handle_event(NODE, node("plain", pool="search"), is_gone=False) == []
+    assert [
+        key.name for key in cluster_watch.handle_event(NODE, node("plain", pool="web"), is_gone=False)
+    ] == ["pool"]

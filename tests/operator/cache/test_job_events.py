@@ -21,8 +21,8 @@ JOB = JobState("docs-fetch-1", "uid-1", "fetch", "owner", "t", "c", "Running", N
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    async with serving(ApiServer(), tmp_path, monkeypatch) as found:
-        yield found
+    async with serving(ApiServer(), tmp_path, monkeypatch) as api_server:
+        yield api_server
 
 
 def event(message: str, minute: int) -> dict[str, Any]:

@@ -40,9 +40,9 @@ def test_an_object_that_was_made_anew_under_its_name_is_another_one() -> None:
 def test_a_deletion_that_no_event_told_of_is_found() -> None:
     store = ObjectCache()
     store.put("Deployment", deployment("1", uid="gone"))
-    known = store.list_uids("Deployment")
+    known_before = store.list_uids("Deployment")
     store.put("Deployment", deployment("2", uid="made after the list was asked for"))
-    assert store.forget_missing("Deployment", frozenset(), known) == [KEY]
+    assert store.forget_missing("Deployment", frozenset(), known_before) == [KEY]
     assert children(store) == ["2"]
 
 
@@ -64,13 +64,13 @@ def service(name: str, cache: dict[str, Any], namespace: str = "search") -> dict
 
 def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
     store, shared, own = ObjectCache(), {"claimName": "models"}, {"volume": {"size": "1Gi"}}
-    for found in (
+    for received in (
         service("first", shared),
         service("second", shared),
         service("docs", own),
         service("far", shared, namespace="chat"),
     ):
-        store.put("EmbeddingService", found)
+        store.put("EmbeddingService", received)
     job = around("models-fetch-1", "j", **{"embedserve.dev/claim": hash_claim_name("models")})
     pod = around(
         "models-fetch-1-x",
@@ -82,17 +82,23 @@ def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
         },
     )
     users = [ObjectKey("search", "first"), ObjectKey("search", "second")]
-    for kind, one in (("Job", job), ("Pod", pod), ("PersistentVolumeClaim", around("models", "c"))):
-        assert store.find_concerned(kind, one) == users
-        store.put(kind, one)
+    for kind, received in (("Job", job), ("Pod", pod), ("PersistentVolumeClaim", around("models", "c"))):
+        assert store.find_concerned(kind, received) == users
+        store.put(kind, received)
     assert store.find_concerned("PersistentVolumeClaim", around("docs-models", "d")) == [
         ObjectKey("search", "docs")
     ]
     for key in users:
-        seen = store.get_volume_objects(key)
-        assert [len(list(found)) for found in (seen.jobs, seen.pods, seen.claims)] == [1, 1, 1]
+        volume_objects = store.get_volume_objects(key)
+        assert [
+            len(list(objects))
+            for objects in (volume_objects.jobs, volume_objects.pods, volume_objects.claims)
+        ] == [1, 1, 1]
         assert list(store.list_pods(key)) == [], "pods of Jobs serve nobody"
-    assert [list(found) for found in (store.get_volume_objects(ObjectKey("search", "docs")).jobs,)] == [[]]
+    assert [
+        list(volume_objects)
+        for volume_objects in (store.get_volume_objects(ObjectKey("search", "docs")).jobs,)
+    ] == [[]]
 
 
 def test_a_job_that_was_deleted_is_forgotten_before_its_event_comes() -> None:

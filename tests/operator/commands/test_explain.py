@@ -20,13 +20,13 @@ CLUSTER = read_cluster((Path(__file__).parents[1] / "nodes.yaml").read_text(enco
 
 def explain(spec: Mapping[str, Any]) -> list[str]:
     """The lines that are said of a spec, without hashes."""
-    said = explain_file(yaml.safe_dump(resource(spec)), SETTINGS, CLUSTER)
-    return re.sub(r"\b[0-9a-f]{8}\b", "HASH", said).splitlines()
+    text = explain_file(yaml.safe_dump(resource(spec)), SETTINGS, CLUSTER)
+    return re.sub(r"\b[0-9a-f]{8}\b", "HASH", text).splitlines()
 
 
 def test_a_service_on_accelerators_is_explained_in_exactly_the_reviewed_words() -> None:
-    given = (GOLDEN / "class-hopper" / "resource.yaml").read_text(encoding="utf-8")
-    assert_golden(GOLDEN / "class-hopper" / "explained.txt", explain_file(given, SETTINGS, CLUSTER))
+    content = (GOLDEN / "class-hopper" / "resource.yaml").read_text(encoding="utf-8")
+    assert_golden(GOLDEN / "class-hopper" / "explained.txt", explain_file(content, SETTINGS, CLUSTER))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,11 @@ def test_a_setting_is_explained_by_lines_of_its_own(
 
 
 def test_what_keeps_nodes_from_fitting_is_said_for_each_kind_of_node() -> None:
-    (others,) = [line for line in explain(hub_spec(hardware={"class": "blackwell-rtx"})) if "others:" in line]
-    assert others.startswith(
+    (line_of_others,) = [
+        line for line in explain(hub_spec(hardware={"class": "blackwell-rtx"})) if "others:" in line
+    ]
+    assert line_of_others.startswith(
         "  others: these fit except for a taint or cordon: rtx-pro (taint team=graphics:NoSchedule); the cluster has "
         "1 node (amd64), 1 node (amd64, compute capability 10.0, 1 nvidia.com/gpu), "
     )
-    assert others.endswith(" and 6 more")
+    assert line_of_others.endswith(" and 6 more")

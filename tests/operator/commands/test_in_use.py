@@ -23,8 +23,8 @@ SERVICE = served(cached(onnx={"precision": "int8"}))
 
 def names_in_use(resources: list[Manifest], deployments: list[Manifest], claim: str) -> tuple[str, ...]:
     return find_names_in_use(
-        [EmbeddingServiceObject.parse(one) for one in resources],
-        [Deployment.parse(one) for one in deployments],
+        [EmbeddingServiceObject.parse(received) for received in resources],
+        [Deployment.parse(received) for received in deployments],
         claim,
     )
 
@@ -51,7 +51,7 @@ CHANGED = SERVICE.changed(
 
 
 @pytest.mark.parametrize(
-    ("one", "is_kept"),
+    ("received", "is_kept"),
     [
         pytest.param(NEW, True, id="nothing known yet"),
         pytest.param(started(with_claim(cached())).resource, True, id="being fetched"),
@@ -59,8 +59,8 @@ CHANGED = SERVICE.changed(
         pytest.param(SERVICE.resource, False, id="served"),
     ],
 )
-def test_a_service_that_is_not_served_yet_uses_what_its_spec_names(one: Manifest, is_kept: bool) -> None:
-    assert (REPO in names_in_use([one], [], "docs-models")) is is_kept
+def test_a_service_that_is_not_served_yet_uses_what_its_spec_names(received: Manifest, is_kept: bool) -> None:
+    assert (REPO in names_in_use([received], [], "docs-models")) is is_kept
 
 
 def test_a_resource_that_cannot_be_read_ends_the_look() -> None:
@@ -70,8 +70,8 @@ def test_a_resource_that_cannot_be_read_ends_the_look() -> None:
 
 
 def test_what_is_on_another_claim_is_not() -> None:
-    other = {**SERVICE.resource, "spec": hub_spec()}
-    assert names_in_use([SERVICE.resource, other], deployments(), "models") == ()
+    elsewhere = {**SERVICE.resource, "spec": hub_spec()}
+    assert names_in_use([SERVICE.resource, elsewhere], deployments(), "models") == ()
 
 
 async def test_what_cannot_be_asked_is_not_taken_for_unused(

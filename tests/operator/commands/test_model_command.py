@@ -39,12 +39,12 @@ SPACE     vs1-0978181612db7ef023ab
 """
 
 
-def said(**more: Any) -> str:
+def describe(**more: Any) -> str:
     return describe_model(EmbeddingServiceStatus.model_validate({**SERVED, **more}))
 
 
 def test_where_the_served_model_came_from_is_said() -> None:
-    assert said() == TABLE
+    assert describe() == TABLE
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_where_the_served_model_came_from_is_said() -> None:
 )
 def test_what_is_on_its_way_has_a_line(more: dict[str, Any], line: str) -> None:
     assert [
-        part.split() for part in said(**more).splitlines() if part.startswith(line.split(maxsplit=1)[0])
+        part.split() for part in describe(**more).splitlines() if part.startswith(line.split(maxsplit=1)[0])
     ] == [line.split()]
 
 

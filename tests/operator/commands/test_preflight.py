@@ -71,15 +71,17 @@ BARE = replace(
 )
 
 
-def states(facts: ClusterFacts, wanted: Expectations = BEFORE) -> dict[str, FindingState]:
+def states(facts: ClusterFacts, expectations: Expectations = BEFORE) -> dict[str, FindingState]:
     return {
-        one.subject: one.state for one in assess_cluster(facts, wanted) if one.state is not FindingState.OK
+        finding.subject: finding.state
+        for finding in assess_cluster(facts, expectations)
+        if finding.state is not FindingState.OK
     }
 
 
 def test_a_cluster_that_has_all_passes() -> None:
     findings = assess_cluster(GOOD, Expectations(is_installed=True))
-    assert {one.state for one in findings} == {FindingState.OK}
+    assert {finding.state for finding in findings} == {FindingState.OK}
     assert choose_exit_status(findings) == 0
     assert format_report(findings).endswith("\nnothing is missing\n")
 
@@ -98,15 +100,15 @@ def test_before_the_installation_nothing_is_missing_that_the_chart_brings_or_nob
 
 
 def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
-    found = states(BARE, Expectations(is_installed=True))
-    assert {subject for subject, state in found.items() if state is FindingState.MISSING} == {
+    states_by_subject = states(BARE, Expectations(is_installed=True))
+    assert {subject for subject, state in states_by_subject.items() if state is FindingState.MISSING} == {
         "definition",
         "operator",
     }
 
 
 @pytest.mark.parametrize(
-    ("facts", "wanted", "subject", "words"),
+    ("facts", "expectations", "subject", "words"),
     [
         pytest.param(replace(GOOD, version=(1, 28)), Expectations(), "Kubernetes", "too old", id="too old"),
         pytest.param(
@@ -177,10 +179,10 @@ def test_after_it_what_the_chart_brings_has_to_be_there() -> None:
     ],
 )
 def test_what_is_needed_and_not_there_fails_and_is_named(
-    facts: ClusterFacts, wanted: Expectations, subject: str, words: str
+    facts: ClusterFacts, expectations: Expectations, subject: str, words: str
 ) -> None:
-    findings = assess_cluster(facts, wanted)
-    (missing,) = [one for one in findings if one.state is FindingState.MISSING]
+    findings = assess_cluster(facts, expectations)
+    (missing,) = [finding for finding in findings if finding.state is FindingState.MISSING]
     assert missing.subject == subject
     assert words in missing.message
     assert choose_exit_status(findings) == 1
@@ -198,18 +200,22 @@ def test_what_is_needed_and_not_there_fails_and_is_named(
     ],
 )
 def test_who_answers_autoscalers_is_named(facts: ClusterFacts, provider: Provider, words: str) -> None:
-    (found,) = [one for one in assess_cluster(facts, Expectations(provider)) if one.subject == "autoscaling"]
-    assert found.state is FindingState.OK
-    assert words in found.message
+    (scaling,) = [
+        finding
+        for finding in assess_cluster(facts, Expectations(provider))
+        if finding.subject == "autoscaling"
+    ]
+    assert scaling.state is FindingState.OK
+    assert words in scaling.message
 
 
 def test_an_api_that_nobody_answers_is_told_since_it_blocks_the_cluster() -> None:
-    (found,) = [
-        one
-        for one in assess_cluster(replace(GOOD, apis=(OURS, CPU, DEAD)), Expectations())
-        if one.state != FindingState.OK
+    (dead_api,) = [
+        finding
+        for finding in assess_cluster(replace(GOOD, apis=(OURS, CPU, DEAD)), Expectations())
+        if finding.state != FindingState.OK
     ]
-    assert (found.state, "no namespace can be deleted" in found.message) == (FindingState.WARNING, True)
+    assert (dead_api.state, "no namespace can be deleted" in dead_api.message) == (FindingState.WARNING, True)
 
 
 def test_what_the_caller_may_not_see_is_unknown_and_not_missing() -> None:
@@ -294,13 +300,13 @@ async def test_a_cluster_is_asked_without_writing_into_it(
         has_storage=None,
         feature_use=None,
     )
-    writes = {said.split("?")[0] for said in server.requests if not said.startswith("GET")}
+    writes = {request.split("?")[0] for request in server.requests if not request.startswith("GET")}
     assert writes == {
         "POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
         "POST /api/v1/namespaces/default/pods",
     }
-    assert all("dryRun=All" in said for said in server.requests if "/pods?" in said)
-    assert {one["spec"]["user"] for one in cluster.reviews} == {"system:serviceaccount:system:operator"}
+    assert all("dryRun=All" in request for request in server.requests if "/pods?" in request)
+    assert {review["spec"]["user"] for review in cluster.reviews} == {"system:serviceaccount:system:operator"}
 
 
 def test_a_cluster_that_does_not_answer_is_no_finding(
@@ -308,5 +314,5 @@ def test_a_cluster_that_does_not_answer_is_no_finding(
 ) -> None:
     write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:9", monkeypatch)
     assert kubectl_plugin(["preflight"]) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err.partition(":")[0]) == ("", "kubectl embedserve preflight")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.partition(":")[0]) == ("", "kubectl embedserve preflight")

@@ -67,7 +67,7 @@ async def test_the_status_comes_from_the_cluster(
     server.answer = answer
     async with serving(server, tmp_path, monkeypatch):
         assert await asyncio.to_thread(kubectl_plugin, ["spaces", "docs", "-n", "search"]) == 0
-        said = capsys.readouterr()
+        captured = capsys.readouterr()
         assert await asyncio.to_thread(kubectl_plugin, ["spaces", "docs", "-n", "elsewhere"]) == 1
-    assert "vs1-0978181612db7ef023ab" in said.out
+    assert "vs1-0978181612db7ef023ab" in captured.out
     assert "there is no EmbeddingService elsewhere/docs" in capsys.readouterr().err

@@ -35,8 +35,8 @@ MANIFEST = {"kind": "Service", "metadata": {"name": "docs", "namespace": "search
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    async with serving(ApiServer(), tmp_path, monkeypatch) as found:
-        yield found
+    async with serving(ApiServer(), tmp_path, monkeypatch) as api_server:
+        yield api_server
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_leader_behind_a_slow_api_server_leads_on(server: ApiServer) -> 
         server.answer = None
         answer = await server.handle(request)
         server.answer = answer_late
-        if sum(one.startswith("PUT") for one in server.requests) > 6:
+        if sum(request.startswith("PUT") for request in server.requests) > 6:
             renewals.set()
         return answer
 
@@ -250,7 +250,7 @@ async def test_only_the_resources_of_the_operator_s_class_are_listed(
         await kube.list_versions("EmbeddingService", "x")
         await kube.list_versions("Deployment", "x")
     root = "GET /apis/embedserve.dev/v1alpha1/embeddingservices?labelSelector="
-    assert [one.replace("!", "%21") for one in server.requests] == [
+    assert [request.replace("!", "%21") for request in server.requests] == [
         f"{root}{selector}&limit=100",
         "GET /apis/apps/v1/deployments?labelSelector=x&limit=100",
     ]

@@ -82,12 +82,12 @@ LEASE: Manifest = {
 
 
 def read_service(received: Any) -> object:
-    found = EmbeddingServiceObject.parse(received)
-    return read_resource(found), read_claim_name(found), found.partial_status
+    parsed = EmbeddingServiceObject.parse(received)
+    return read_resource(parsed), read_claim_name(parsed), parsed.partial_status
 
 
 def read_job(received: Any) -> object:
-    return read_jobs([Job.parse(received)], [Pod.parse(one) for one in CLUSTER.job_pods], {})
+    return read_jobs([Job.parse(received)], [Pod.parse(received) for received in CLUSTER.job_pods], {})
 
 
 READERS: list[tuple[str, Callable[[Any], object], Manifest]] = [
@@ -152,9 +152,9 @@ def test_no_value_anywhere_in_an_object_keeps_it_from_being_read(
 def test_a_value_of_another_type_counts_as_missing_and_the_others_are_read(
     path: tuple[str | int, ...], wrong: Any, field: str, want: object
 ) -> None:
-    found = read_deployment(Deployment.parse(put(DEPLOYMENT, path, wrong)))
-    assert getattr(found, field) == want
-    assert (found.name, found.template_hash) == (
+    state = read_deployment(Deployment.parse(put(DEPLOYMENT, path, wrong)))
+    assert getattr(state, field) == want
+    assert (state.name, state.template_hash) == (
         DEPLOYMENT["metadata"]["name"],
         DEPLOYMENT["spec"]["template"]["metadata"]["annotations"]["embedserve.dev/template"],
     )
@@ -169,8 +169,8 @@ def test_an_item_of_another_type_is_left_out_of_its_list_and_of_its_map() -> Non
 def test_a_pod_with_a_status_of_another_form_does_not_keep_the_others_from_serving() -> None:
     served = Cluster(resource(hub_spec(replicas=2))).applied().rolled_out()
     odd = {**served.pods[0], "status": {"conditions": "words", "containerStatuses": [7, {"state": []}]}}
-    other = Cluster(served.resource, served.children, (odd, served.pods[1]))
-    assert [found.phase for found in other.observed().pods] == ["Pending", "Ready"]
+    cluster = Cluster(served.resource, served.children, (odd, served.pods[1]))
+    assert [state.phase for state in cluster.observed().pods] == ["Pending", "Ready"]
 
 
 @pytest.mark.parametrize("received", [None, 7, "words", [], [{}]])

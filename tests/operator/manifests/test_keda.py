@@ -19,23 +19,23 @@ CRON = {"type": "cron", "metadata": {"start": "0 6 * * *", "end": "0 20 * * *", 
 
 
 def scaled(facts: ClusterState = INSTALLED, **autoscaling: Any) -> Cluster:
-    asked = hub_spec(autoscaling={"maxReplicas": 6, **autoscaling})
-    return Cluster(resource(asked), facts=facts, settings=KEDA)
+    spec = hub_spec(autoscaling={"maxReplicas": 6, **autoscaling})
+    return Cluster(resource(spec), facts=facts, settings=KEDA)
 
 
 def child(cluster: Cluster, kind: str, name: str | None = None) -> Any:
-    (found,) = [
+    (manifest,) = [
         c
         for c in cluster.plan().children
         if c["kind"] == kind and (name is None or c["metadata"]["name"] == name)
     ]
-    return found["spec"]
+    return manifest["spec"]
 
 
 def of_keda(cluster: Cluster, **status: Any) -> Cluster:
     """After KEDA made its autoscaler of the ScaledObject, and that looked."""
     (maker,) = [c for c in cluster.children if c["kind"] == "ScaledObject"]
-    made = {
+    autoscaler = {
         "kind": "HorizontalPodAutoscaler",
         "metadata": {
             "name": f"keda-hpa-{maker['metadata']['name']}",
@@ -49,16 +49,19 @@ def of_keda(cluster: Cluster, **status: Any) -> Cluster:
         "spec": {"scaleTargetRef": maker["spec"]["scaleTargetRef"]},
         "status": status,
     }
-    return replace(cluster, children=(*cluster.children, made))
+    return replace(cluster, children=(*cluster.children, autoscaler))
 
 
 def test_a_scaled_object_takes_the_place_of_the_autoscaler_and_the_number_is_handed_over() -> None:
     cluster = scaled(minReplicas=2)
     name = f"docs-{cluster.revision()}"
-    found = child(cluster, "ScaledObject")
-    assert found["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
-    assert (found["minReplicaCount"], found["maxReplicaCount"]) == (2, 6)
-    assert found["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]["selectPolicy"] == "Max"
+    scaled_object = child(cluster, "ScaledObject")
+    assert scaled_object["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+    assert (scaled_object["minReplicaCount"], scaled_object["maxReplicaCount"]) == (2, 6)
+    assert (
+        scaled_object["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleUp"]["selectPolicy"]
+        == "Max"
+    )
     assert cluster.plan().ownership_transfers == (ReplicasOwnershipTransfer(name, 2),)
     assert cluster.applied().names("HorizontalPodAutoscaler") == []
 
@@ -77,11 +80,11 @@ def test_it_asks_every_pod_by_a_service_of_the_management_ports() -> None:
             "aggregationType": "sum",
         },
     }
-    found = child(cluster, "Service", "docs-metrics")
-    assert found["clusterIP"] == "None"
-    assert found["selector"] == child(cluster, "Service", "docs")["selector"]
+    service = child(cluster, "Service", "docs-metrics")
+    assert service["clusterIP"] == "None"
+    assert service["selector"] == child(cluster, "Service", "docs")["selector"]
     # KEDA looks for the port of the pods, and takes 80 where it does not find it.
-    assert [port["port"] for port in found["ports"]] == [8081]
+    assert [port["port"] for port in service["ports"]] == [8081]
 
 
 def test_or_it_asks_a_prometheus() -> None:
@@ -111,9 +114,9 @@ def test_a_service_without_work_may_go_to_zero_and_starts_with_one_pod() -> None
     (transfer,) = cluster.plan().ownership_transfers
     assert transfer.replicas == 1, "a model has to be seen to load"
     asleep = cluster.applied()
-    said = with_pods(asleep, 0).rolled_out().conditions()
-    assert set(said) == {"Ready"}
-    assert (said["Ready"].reason, said["Ready"].message) == (
+    conditions = with_pods(asleep, 0).rolled_out().conditions()
+    assert set(conditions) == {"Ready"}
+    assert (conditions["Ready"].reason, conditions["Ready"].message) == (
         "ScaledToZero",
         "its autoscaler sees no work: no pod runs",
     )
@@ -136,7 +139,7 @@ def test_what_the_autoscaler_of_keda_says_is_told() -> None:
 
 
 def test_an_autoscaler_of_keda_that_gets_no_metric_names_what_it_reads() -> None:
-    said = of_keda(
+    condition = of_keda(
         scaled().applied(),
         conditions=[
             {
@@ -147,16 +150,19 @@ def test_an_autoscaler_of_keda_that_gets_no_metric_names_what_it_reads() -> None
             }
         ],
     ).conditions()["ScalingActive"]
-    assert (said.status, said.reason) == ("False", "MetricsUnavailable")
-    assert "it reads embedserve_queue_depth from the pods' management ports" in said.message
+    assert (condition.status, condition.reason) == ("False", "MetricsUnavailable")
+    assert "it reads embedserve_queue_depth from the pods' management ports" in condition.message
 
 
 def test_without_keda_in_the_cluster_the_number_stays_and_the_condition_says_what_to_do() -> None:
     cluster = with_pods(scaled(facts=ClusterState()).applied(), 1).rolled_out()
     assert cluster.names("ScaledObject") == []
-    said = cluster.conditions()
-    assert said["Ready"].status == "True"
-    assert (said["ScalingActive"].status, said["ScalingActive"].reason) == ("False", "KedaMissing")
+    conditions = cluster.conditions()
+    assert conditions["Ready"].status == "True"
+    assert (conditions["ScalingActive"].status, conditions["ScalingActive"].reason) == (
+        "False",
+        "KedaMissing",
+    )
 
 
 def test_the_one_that_serves_keeps_its_scaled_object_until_the_switch() -> None:
@@ -178,8 +184,8 @@ def test_the_one_that_serves_keeps_its_scaled_object_until_the_switch() -> None:
 def test_fields_of_the_other_autoscaler_are_refused(
     settings: Any, autoscaling: dict[str, Any], reason: str
 ) -> None:
-    said = replace(scaled(**autoscaling), settings=settings).conditions()
-    assert said["Stalled"].reason == reason
+    conditions = replace(scaled(**autoscaling), settings=settings).conditions()
+    assert conditions["Stalled"].reason == reason
 
 
 @pytest.mark.parametrize(

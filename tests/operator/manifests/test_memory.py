@@ -38,19 +38,19 @@ LIMIT = "640Mi"
 
 
 def deployment(plan: Plan) -> dict[str, Any]:
-    (found,) = [child for child in plan.children if child["kind"] == "Deployment"]
-    return found
+    (manifest,) = [child for child in plan.children if child["kind"] == "Deployment"]
+    return manifest
 
 
 def template(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = deployment(cluster.plan())["spec"]["template"]
-    return found
+    pod_template: dict[str, Any] = deployment(cluster.plan())["spec"]["template"]
+    return pod_template
 
 
 def requests(cluster: Cluster) -> dict[str, Any]:
     resources = template(cluster)["spec"]["containers"][0].get("resources", {})
-    found: dict[str, Any] = resources.get("requests", {})
-    return found
+    requested: dict[str, Any] = resources.get("requests", {})
+    return requested
 
 
 def serving(**more: Any) -> Cluster:
@@ -100,13 +100,13 @@ def test_the_size_is_kept_while_no_pod_tells_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "resources",
     [{"requests": {"memory": "8Gi"}}, {"limits": {"memory": "8Gi"}}],
     ids=["a request", "a limit"],
 )
-def test_what_the_user_says_of_memory_counts(given: dict[str, Any]) -> None:
-    changed = serving().changed(hub_spec(REPO, resources=given))
-    assert template(changed)["spec"]["containers"][0]["resources"] == given
+def test_what_the_user_says_of_memory_counts(resources: dict[str, Any]) -> None:
+    changed = serving().changed(hub_spec(REPO, resources=resources))
+    assert template(changed)["spec"]["containers"][0]["resources"] == resources
 
 
 def test_cpus_of_the_user_and_memory_of_the_model_go_together() -> None:
@@ -162,23 +162,23 @@ def test_the_plan_is_kept_while_no_pod_tells_it() -> None:
 
 @pytest.mark.parametrize("field", ["limits", "requests"])
 def test_what_the_user_says_of_memory_counts_for_a_planned_model_too(field: str) -> None:
-    given = {field: {"memory": "8Gi"}}
-    cluster = succeeded(started(Cluster(resource(cached(resources=given)))), {"model": PLANNED})
-    assert template(cluster)["spec"]["containers"][0]["resources"] == given
+    resources = {field: {"memory": "8Gi"}}
+    cluster = succeeded(started(Cluster(resource(cached(resources=resources)))), {"model": PLANNED})
+    assert template(cluster)["spec"]["containers"][0]["resources"] == resources
 
 
 def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:
     changed = serving().changed(hub_spec(OTHER_REPO))
     (new,) = [
-        one
-        for one in changed.plan().children
-        if one["kind"] == "Deployment" and one["metadata"]["name"] == f"docs-{changed.revision()}"
+        child
+        for child in changed.plan().children
+        if child["kind"] == "Deployment" and child["metadata"]["name"] == f"docs-{changed.revision()}"
     ]
     assert "memory" not in new["spec"]["template"]["spec"]["containers"][0].get("resources", {})
 
 
 def _changes(before: Plan, after: Plan) -> dict[str, Any]:
     """What is different in a Deployment that was made for the size, beside the annotation that says so."""
-    found = deployment(after)
-    assert found["metadata"]["annotations"].pop("embedserve.dev/model-bytes") == str(REPORT["sizeBytes"])
-    return find_differences(format_yaml([deployment(before)]), format_yaml([found]))
+    manifest = deployment(after)
+    assert manifest["metadata"]["annotations"].pop("embedserve.dev/model-bytes") == str(REPORT["sizeBytes"])
+    return find_differences(format_yaml([deployment(before)]), format_yaml([manifest]))

@@ -23,8 +23,8 @@ S3_SOURCE = {
 
 
 def serving_pod(spec: dict[str, Any], settings: RenderSettings) -> Manifest:
-    found = Cluster(resource(spec), settings=settings).plan().children
-    (deployment,) = [child for child in found if child["kind"] == "Deployment"]
+    children = Cluster(resource(spec), settings=settings).plan().children
+    (deployment,) = [child for child in children if child["kind"] == "Deployment"]
     template: Manifest = deployment["spec"]["template"]
     return template
 
@@ -35,10 +35,10 @@ def job_pod(spec: dict[str, Any], settings: RenderSettings = SETTINGS) -> Manife
     return template
 
 
-def given(template: Manifest) -> dict[str, str]:
+def read_mesh_annotations(template: Manifest) -> dict[str, str]:
     """The annotations that a mesh reads."""
-    found = template["metadata"]["annotations"].items()
-    return {key: value for key, value in found if "istio" in key or "linkerd" in key}
+    annotations = template["metadata"]["annotations"].items()
+    return {key: value for key, value in annotations if "istio" in key or "linkerd" in key}
 
 
 @pytest.mark.parametrize(
@@ -60,22 +60,25 @@ def given(template: Manifest) -> dict[str, str]:
 def test_a_sidecar_leaves_alone_what_comes_without_a_certificate_of_the_mesh(
     mesh: Any, spec: dict[str, Any], want: dict[str, str]
 ) -> None:
-    assert given(serving_pod(spec, replace(SETTINGS, mesh=mesh))) == want
+    assert read_mesh_annotations(serving_pod(spec, replace(SETTINGS, mesh=mesh))) == want
 
 
 def test_the_pods_of_a_job_get_no_sidecar_unless_the_user_asks_for_it() -> None:
     plain = job_pod(cached(pod={"annotations": {"team": "search"}}))
     assert plain["metadata"]["labels"]["sidecar.istio.io/inject"] == "false"
     assert plain["metadata"]["annotations"] == {"team": "search", "linkerd.io/inject": "disabled"}
-    asked = {"labels": {"sidecar.istio.io/inject": "true"}, "annotations": {"linkerd.io/inject": "enabled"}}
-    meshed = job_pod(cached(jobs=asked))
+    metadata = {
+        "labels": {"sidecar.istio.io/inject": "true"},
+        "annotations": {"linkerd.io/inject": "enabled"},
+    }
+    meshed = job_pod(cached(jobs=metadata))
     assert meshed["metadata"]["labels"]["sidecar.istio.io/inject"] == "true"
     assert meshed["metadata"]["annotations"] == {"linkerd.io/inject": "enabled"}
 
 
 def test_what_is_for_jobs_alone_restarts_no_serving_pod() -> None:
-    asked = {"annotations": {"linkerd.io/inject": "enabled"}}
-    assert serving_pod(hub_spec(), SETTINGS) == serving_pod(hub_spec(jobs=asked), SETTINGS)
+    metadata = {"annotations": {"linkerd.io/inject": "enabled"}}
+    assert serving_pod(hub_spec(), SETTINGS) == serving_pod(hub_spec(jobs=metadata), SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ def children_of(name: str) -> list[Any]:
 
 
 def pod_specs(name: str, *kinds: str) -> list[Any]:
-    wanted = kinds or ("Deployment", "Job")
-    return [child["spec"]["template"]["spec"] for child in children_of(name) if child["kind"] in wanted]
+    selected = kinds or ("Deployment", "Job")
+    return [child["spec"]["template"]["spec"] for child in children_of(name) if child["kind"] in selected]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -53,5 +53,5 @@ def test_a_stop_leaves_time_to_drain_and_to_finish(name: str) -> None:
 
 def test_only_the_fetching_container_gets_the_token() -> None:
     (spec,) = pod_specs("every-field")
-    given = [c["name"] for c in [*spec["initContainers"], *spec["containers"]] if "secretKeyRef" in str(c)]
-    assert given == ["fetch"]
+    names = [c["name"] for c in [*spec["initContainers"], *spec["containers"]] if "secretKeyRef" in str(c)]
+    assert names == ["fetch"]

@@ -30,8 +30,8 @@ REMEMBERED = [
 
 @pytest.mark.parametrize("name", GOLDEN_SPECS)
 def test_a_resource_gets_exactly_the_reviewed_children(name: str) -> None:
-    given = (GOLDEN / name / "resource.yaml").read_text(encoding="utf-8")
-    assert_golden(GOLDEN / name / "children.yaml", render_file(given, SETTINGS))
+    content = (GOLDEN / name / "resource.yaml").read_text(encoding="utf-8")
+    assert_golden(GOLDEN / name / "children.yaml", render_file(content, SETTINGS))
 
 
 def test_a_model_change_has_exactly_the_reviewed_children() -> None:
@@ -44,10 +44,10 @@ def test_a_model_change_has_exactly_the_reviewed_children() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
 def test_a_setting_changes_what_is_said_of_it_and_nothing_else(case: Case) -> None:
-    found = find_differences(_rendered(case.base), _rendered(case.spec))
+    changes = find_differences(_rendered(case.base), _rendered(case.spec))
     for path in REMEMBERED:
-        found.pop(path, None)
-    assert found == case.changes
+        changes.pop(path, None)
+    assert changes == case.changes
 
 
 def test_what_a_case_is_compared_with_is_reviewed_itself() -> None:
@@ -77,21 +77,28 @@ def test_every_child_belongs_to_the_resource_and_says_what_it_was_applied_from(
 def test_a_deployment_declares_the_fields_of_the_spec_that_make_its_vectors(spec: Mapping[str, Any]) -> None:
     (deployment,) = [child for child in _children(spec) if child["kind"] == "Deployment"]
     declared = json.loads(deployment["metadata"]["annotations"]["embedserve.dev/declaration"])
-    given = EmbeddingServiceSpec.model_validate(spec).as_wire()
-    assert declared == {key: given[key] for key in ("model", "promptName", "prompts") if key in given}
+    wire = EmbeddingServiceSpec.model_validate(spec).as_wire()
+    assert declared == {key: wire[key] for key in ("model", "promptName", "prompts") if key in wire}
 
 
-@pytest.mark.parametrize("name", [name for name, one in SETTINGS.classes.items() if one.tolerations])
+@pytest.mark.parametrize(
+    "name", [name for name, hardware in SETTINGS.classes.items() if hardware.tolerations]
+)
 def test_every_pod_of_a_class_with_tolerations_has_them_beside_those_of_the_user(name: str) -> None:
     own = {"key": "spot", "operator": "Exists"}
     cache = {"volume": {"size": "1Gi"}}
     spec = hub_spec(hardware={"class": name}, cache=cache, pod={"tolerations": [own]})
     pods = [
-        one["spec"]["template"]["spec"] for one in _children(spec) if one["kind"] in ("Deployment", "Job")
+        child["spec"]["template"]["spec"]
+        for child in _children(spec)
+        if child["kind"] in ("Deployment", "Job")
     ]
     assert len(pods) == 2, "those that serve, and those that fetch"
     for pod in pods:
-        assert pod["tolerations"] == [*(one.as_wire() for one in SETTINGS.classes[name].tolerations), own]
+        assert pod["tolerations"] == [
+            *(toleration.as_wire() for toleration in SETTINGS.classes[name].tolerations),
+            own,
+        ]
 
 
 def test_each_resource_in_a_file_gets_its_children_and_other_objects_are_skipped() -> None:
@@ -102,10 +109,10 @@ def test_each_resource_in_a_file_gets_its_children_and_other_objects_are_skipped
 
 
 def test_a_resource_without_a_namespace_is_rendered_for_the_default_one() -> None:
-    given = (GOLDEN / "minimal" / "resource.yaml").read_text(encoding="utf-8")
-    assert "namespace" not in yaml.safe_load(given)["metadata"]
-    found = yaml.safe_load_all(render_file(given, SETTINGS))
-    assert {child["metadata"]["namespace"] for child in found} == {"default"}
+    content = (GOLDEN / "minimal" / "resource.yaml").read_text(encoding="utf-8")
+    assert "namespace" not in yaml.safe_load(content)["metadata"]
+    children = yaml.safe_load_all(render_file(content, SETTINGS))
+    assert {child["metadata"]["namespace"] for child in children} == {"default"}
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -204,7 +211,7 @@ def test_pods_behind_a_service_are_reached_on_whatever_port_they_listen(
 
 def test_dns_is_reached_before_and_behind_its_service() -> None:
     (policy,) = [child for child in Cluster().plan().children if child["kind"] == "NetworkPolicy"]
-    assert {(one["protocol"], one["port"]) for one in policy["spec"]["egress"][0]["ports"]} == {
+    assert {(port["protocol"], port["port"]) for port in policy["spec"]["egress"][0]["ports"]} == {
         ("UDP", 53),
         ("TCP", 53),
         ("UDP", 5353),

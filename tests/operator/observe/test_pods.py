@@ -13,9 +13,9 @@ from tests.operator.builders import failed, fetched, pod, ready
 
 
 def with_status(**status: Any) -> dict[str, Any]:
-    found = pod("rev", "template", "docs-config")
-    found["status"] = status
-    return found
+    received = pod("rev", "template", "docs-config")
+    received["status"] = status
+    return received
 
 
 def failure_of(received: dict[str, Any]) -> Failure | None:
@@ -226,16 +226,16 @@ def test_failure(received: dict[str, Any], want: Failure | None) -> None:
     ["", "not camel case", "lower", "With-Dash", "X" * 65, "Übel", '"; drop'],
 )
 def test_a_reason_that_is_none_is_not_passed_on(reason: str) -> None:
-    found = failure_of(with_status(initContainerStatuses=[failed(reason, "words", retryable=False)]))
-    assert found is not None
-    assert found.reason == "ContainerFailed"
+    failure = failure_of(with_status(initContainerStatuses=[failed(reason, "words", retryable=False)]))
+    assert failure is not None
+    assert failure.reason == "ContainerFailed"
 
 
 def test_a_message_is_bounded() -> None:
-    said = failed("ModelInvalid", "x" * 100_000, retryable=False)
-    found = failure_of(with_status(initContainerStatuses=[said]))
-    assert found is not None
-    assert len(found.message) == 2000
+    status = failed("ModelInvalid", "x" * 100_000, retryable=False)
+    failure = failure_of(with_status(initContainerStatuses=[status]))
+    assert failure is not None
+    assert len(failure.message) == 2000
 
 
 @pytest.mark.parametrize("message", ["", "null", "[]", "{}", '{"model": null}', "Traceback", '{"model": 1}'])
@@ -269,18 +269,18 @@ def test_phase(received: dict[str, Any], want: str) -> None:
 def test_a_pod_that_is_going_tells_of_no_failure() -> None:
     received = with_status(initContainerStatuses=[failed("ModelNotFound", "gone", retryable=False)])
     received["metadata"]["deletionTimestamp"] = "2026-01-02T12:00:00Z"
-    found = read_pod(Pod.parse(received))
-    assert (found.phase, found.failure) == ("Terminating", None)
+    state = read_pod(Pod.parse(received))
+    assert (state.phase, state.failure) == ("Terminating", None)
 
 
 def test_a_file_of_api_keys_that_a_message_names_is_named_by_its_secret() -> None:
-    said = "no API keys: /etc/embedserve-keys/api-keys cannot be read: No such file or directory"
-    found = with_status(containerStatuses=[failed("ApiKeysMissing", said, retryable=True)])
+    message = "no API keys: /etc/embedserve-keys/api-keys cannot be read: No such file or directory"
+    received = with_status(containerStatuses=[failed("ApiKeysMissing", message, retryable=True)])
     keys = {"secretName": "keys", "items": [{"key": "api", "path": "api-keys"}], "optional": True}
-    found["spec"]["volumes"].append({"name": "embedserve-keys", "secret": keys})
-    failure = read_pod(Pod.parse(found)).failure
+    received["spec"]["volumes"].append({"name": "embedserve-keys", "secret": keys})
+    failure = read_pod(Pod.parse(received)).failure
     assert failure is not None
-    assert failure.message == f"{said} (it is key api of Secret keys)"
+    assert failure.message == f"{message} (it is key api of Secret keys)"
 
 
 FETCHED = {"name": "fetch", "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-11-30T12:00:00Z"}}}

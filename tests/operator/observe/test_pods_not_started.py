@@ -50,27 +50,27 @@ def test_a_pod_that_its_node_does_not_start_is_told_after_two_minutes(
 def test_a_job_whose_pod_does_not_start_is_told_as_well() -> None:
     cluster = started(with_claim(cached()))
     (job,) = cluster.jobs
-    made = pod("", "", "docs-config", name="docs-fetch-pod")
-    made["metadata"]["labels"]["batch.kubernetes.io/job-name"] = job["metadata"]["name"]
-    made["status"] = {"phase": "Pending", "conditions": UNMOUNTED}
-    cluster = replace(cluster, job_pods=(made,))
+    received = pod("", "", "docs-config", name="docs-fetch-pod")
+    received["metadata"]["labels"]["batch.kubernetes.io/job-name"] = job["metadata"]["name"]
+    received["status"] = {"phase": "Pending", "conditions": UNMOUNTED}
+    cluster = replace(cluster, job_pods=(received,))
     assert (cluster.conditions()["Reconciling"].reason, cluster.plan().wake_after) == ("PreparingModel", 120)
     assert replace(cluster, now=NOW + 120).conditions()["Reconciling"].reason == "PodNotStarted"
 
 
 def test_what_is_kept_of_a_pod_says_as_much_as_the_pod() -> None:
-    made = pod("rev", "template", "docs-config")
-    made["metadata"]["resourceVersion"] = "1"
-    made["spec"] |= {"nodeName": "node-a"}
-    made["spec"]["volumes"].append({"name": "source", "image": {"reference": "r:1"}})
-    made["status"]["conditions"] = UNMOUNTED
+    received = pod("rev", "template", "docs-config")
+    received["metadata"]["resourceVersion"] = "1"
+    received["spec"] |= {"nodeName": "node-a"}
+    received["spec"]["volumes"].append({"name": "source", "image": {"reference": "r:1"}})
+    received["status"]["conditions"] = UNMOUNTED
     store = ObjectCache()
-    store.put("Pod", made)
-    (kept,) = store.list_pods(ObjectKey("search", "docs"))
-    found = find_failure(kept)
-    assert found == find_failure(Pod.parse(made))
-    assert found is not None
-    assert (found.reason, "node node-a" in found.message) == ("ImageVolumesMissing", True)
+    store.put("Pod", received)
+    (cached,) = store.list_pods(ObjectKey("search", "docs"))
+    failure = find_failure(cached)
+    assert failure == find_failure(Pod.parse(received))
+    assert failure is not None
+    assert (failure.reason, "node node-a" in failure.message) == ("ImageVolumesMissing", True)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_what_is_kept_of_a_pod_says_as_much_as_the_pod() -> None:
 def test_a_container_runtime_that_knows_no_image_volumes_is_named(
     volume: dict[str, Any], words: str, reason: str
 ) -> None:
-    made = pod("rev", "template", "docs-config")
-    made["spec"]["volumes"].append({"name": "source", **volume})
+    received = pod("rev", "template", "docs-config")
+    received["spec"]["volumes"].append({"name": "source", **volume})
     waiting = {"waiting": {"reason": "CreateContainerError", "message": words}}
-    made["status"]["initContainerStatuses"] = [{"name": "fetch", "state": waiting}]
-    found = find_failure(Pod.parse(made))
-    assert found is not None
-    assert (found.reason, words in found.message) == (reason, True)
+    received["status"]["initContainerStatuses"] = [{"name": "fetch", "state": waiting}]
+    failure = find_failure(Pod.parse(received))
+    assert failure is not None
+    assert (failure.reason, words in failure.message) == (reason, True)

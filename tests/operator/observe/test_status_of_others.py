@@ -97,15 +97,15 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 def test_a_field_of_another_type_takes_nothing_away_beside_it(path: Path, junk: Any) -> None:
     status = deepcopy(STATUS)
     at(status, path[:-1])[path[-1]] = junk
-    found = read_known_fields(EmbeddingServiceStatus, status).as_wire()
+    read = read_known_fields(EmbeddingServiceStatus, status).as_wire()
     for name in STATUS:
         if name != path[0]:
-            assert found.get(name) == WHOLE.as_wire().get(name)
+            assert read.get(name) == WHOLE.as_wire().get(name)
     if path[:2] == ("vectorSpace", "previous"):
-        assert found["vectorSpace"]["id"] == SPACE
+        assert read["vectorSpace"]["id"] == SPACE
         if len(path) > 2:
             other_item = WHOLE.as_wire()["vectorSpace"]["previous"][1 - int(path[2])]
-            assert other_item in found["vectorSpace"]["previous"], "the other model is still kept"
+            assert other_item in read["vectorSpace"]["previous"], "the other model is still kept"
 
 
 @given(

@@ -80,25 +80,27 @@ class SteppedCluster:
 
     def settle(self) -> None:
         """Give every Deployment the pods that it asks for; those that no longer belong to one go."""
-        wanted: dict[Ref, Manifest] = {}
+        pods: dict[Ref, Manifest] = {}
         for deployment in self.list_kind("Deployment"):
-            made = {("Pod", one["metadata"]["name"]): one for one in self._make_pods(deployment)}
-            wanted |= made
-            running = sum("conditions" in one["status"] for one in made.values())
+            pods_of_deployment = {
+                ("Pod", received["metadata"]["name"]): received for received in self._make_pods(deployment)
+            }
+            pods |= pods_of_deployment
+            running = sum("conditions" in received["status"] for received in pods_of_deployment.values())
             deployment["status"] = {
                 "observedGeneration": deployment["metadata"]["generation"],
-                "replicas": len(made),
-                "updatedReplicas": len(made),
+                "replicas": len(pods_of_deployment),
+                "updatedReplicas": len(pods_of_deployment),
                 "readyReplicas": running,
                 "availableReplicas": running,
             }
-        for ref in [ref for ref in self.objects if ref[0] == "Pod" and ref not in wanted]:
+        for ref in [ref for ref in self.objects if ref[0] == "Pod" and ref not in pods]:
             del self.objects[ref]
-        for ref, one in wanted.items():
+        for ref, received in pods.items():
             label = self.objects.get(ref, {}).get("metadata", {}).get("labels", {}).get(SPACE_LABEL)
             if label is not None:
-                one["metadata"]["labels"][SPACE_LABEL] = label
-            self.objects[ref] = one
+                received["metadata"]["labels"][SPACE_LABEL] = label
+            self.objects[ref] = received
 
     def _make_pods(self, deployment: Manifest) -> Iterator[Manifest]:
         template = deployment["spec"]["template"]
@@ -107,14 +109,14 @@ class SteppedCluster:
         repo = read_repo(self.objects["ConfigMap", config])
         for number in range(deployment["spec"].get("replicas", 1)):
             name = f"{deployment['metadata']['name']}-{mark}-{number}"
-            made = pod(deployment["metadata"]["labels"][REVISION_LABEL], mark, config, name=name)
+            received = pod(deployment["metadata"]["labels"][REVISION_LABEL], mark, config, name=name)
             is_running = "conditions" in self.objects.get(("Pod", name), {}).get("status", {})
             if repo in self.broken and not is_running:
                 why = failed("ModelNotFound", "no such repository", retryable=False)
-                made["status"] = {"phase": "Pending", "initContainerStatuses": [why]}
+                received["status"] = {"phase": "Pending", "initContainerStatuses": [why]}
             else:
-                made = ready(made, {**REPORT, "source": repo, "vectorSpace": name_space(repo)})
-            yield made
+                received = ready(received, {**REPORT, "source": repo, "vectorSpace": name_space(repo)})
+            yield received
 
     # -- the operator
 
@@ -144,11 +146,15 @@ class SteppedCluster:
 
     def plan(self) -> tuple[Plan, ObservedState]:
         """Return what the operator would do."""
-        children = [one for (kind, _), one in self.objects.items() if kind not in ("EmbeddingService", "Pod")]
+        children = [
+            received
+            for (kind, _), received in self.objects.items()
+            if kind not in ("EmbeddingService", "Pod")
+        ]
         received = ReceivedObjects(
             EmbeddingServiceObject.parse(self.objects[RESOURCE_REF]),
             children,
-            [Pod.parse(one) for one in self.list_kind("Pod")],
+            [Pod.parse(received) for received in self.list_kind("Pod")],
         )
         observed = replace(
             observe(received, replies=self.replies, now=self.now),
@@ -173,12 +179,12 @@ class SteppedCluster:
             ref = (child["kind"], child["metadata"]["name"])
             if self._is_changed(ref, child):
                 yield partial(self._store, ref, child)
-        for one in plan.ownership_transfers:
-            yield partial(self._scale, ("Deployment", one.deployment), one.replicas)
+        for transfer in plan.ownership_transfers:
+            yield partial(self._scale, ("Deployment", transfer.deployment), transfer.replicas)
         for label in plan.labels:
             yield partial(self._label, ("Pod", label.pod.name), label.space)
-        for gone in plan.prune:
-            yield partial(self._delete, (gone.ref.kind, gone.ref.name))
+        for child_to_prune in plan.prune:
+            yield partial(self._delete, (child_to_prune.ref.kind, child_to_prune.ref.name))
         status = build_status(plan, replace(observed, now=NOW)).model_dump(
             by_alias=True, exclude_none=True, mode="json"
         )
@@ -220,7 +226,7 @@ class SteppedCluster:
 
     def list_kind(self, kind: str) -> list[Manifest]:
         """Return the objects of a kind."""
-        return [one for (its, _), one in self.objects.items() if its == kind]
+        return [received for (its, _), received in self.objects.items() if its == kind]
 
     def find_deployment(self, revision: str) -> Manifest | None:
         """Return the Deployment of a revision, if it exists."""
@@ -228,8 +234,8 @@ class SteppedCluster:
 
     def find_template(self, revision: str | None) -> str | None:
         """Return the hash of the pod template of a revision."""
-        found = self.find_deployment(revision or "")
-        return None if found is None else read_template_hash(found)
+        deployment = self.find_deployment(revision or "")
+        return None if deployment is None else read_template_hash(deployment)
 
     @property
     def generation(self) -> int:
@@ -253,9 +259,12 @@ class SteppedCluster:
     def list_spaces(self, revision: str | None) -> set[str]:
         """Return the vector spaces of the ready pods of a revision."""
         return {
-            name_space(read_repo(self.objects["ConfigMap", one["spec"]["volumes"][0]["configMap"]["name"]]))
-            for one in self.list_kind("Pod")
-            if one["metadata"]["labels"][REVISION_LABEL] == revision and "conditions" in one["status"]
+            name_space(
+                read_repo(self.objects["ConfigMap", received["spec"]["volumes"][0]["configMap"]["name"]])
+            )
+            for received in self.list_kind("Pod")
+            if received["metadata"]["labels"][REVISION_LABEL] == revision
+            and "conditions" in received["status"]
         }
 
 
@@ -272,21 +281,21 @@ def read_repo(config: Manifest) -> str:
 
 def _merge(stored: Manifest | None, child: Manifest) -> Manifest:
     """Return an object once a manifest was applied to it; what other managers wrote stays."""
-    made = deepcopy(child)
+    merged = deepcopy(child)
     kind, name = read_ref(child).kind, read_ref(child).name
     if stored is None:
-        made["metadata"] |= {"uid": f"uid-{kind}-{name}", "generation": 1}
-        return made
+        merged["metadata"] |= {"uid": f"uid-{kind}-{name}", "generation": 1}
+        return merged
     if "replicas" in stored.get("spec", {}):
-        made["spec"].setdefault("replicas", stored["spec"]["replicas"])
+        merged["spec"].setdefault("replicas", stored["spec"]["replicas"])
     replaced = stored["metadata"].get("annotations", {}).get(REPLACED_AT)
     if replaced is not None:
-        made["metadata"]["annotations"][REPLACED_AT] = replaced
-    changed = made.get("spec") != stored.get("spec")
-    made["metadata"] |= {
+        merged["metadata"]["annotations"][REPLACED_AT] = replaced
+    changed = merged.get("spec") != stored.get("spec")
+    merged["metadata"] |= {
         "uid": stored["metadata"]["uid"],
         "generation": stored["metadata"]["generation"] + changed,
     }
     if "status" in stored:
-        made["status"] = stored["status"]
-    return made
+        merged["status"] = stored["status"]
+    return merged

@@ -94,9 +94,10 @@ def _has_deployment(cluster: Cluster, pod: Manifest) -> bool:
 
 def mounting(cluster: Cluster) -> list[Manifest]:
     """Templates of the pods that may be there: of Deployments, and of Jobs that have not ended."""
-    found = [child for child in cluster.children if child["kind"] == "Deployment"]
+    deployments = [child for child in cluster.children if child["kind"] == "Deployment"]
     return [
-        one["spec"]["template"] for one in (*found, *(job for job in cluster.jobs if "status" not in job))
+        workload["spec"]["template"]
+        for workload in (*deployments, *(job for job in cluster.jobs if "status" not in job))
     ]
 
 
@@ -133,7 +134,7 @@ def test_pods_never_wait_for_each_other(
         assert "Stalled" not in cluster.conditions()
         templates = mounting(cluster)
         served += len(cluster.names("Deployment"))
-        assert all(is_kept_together(one) == (kept != "free") for one in templates)
+        assert all(is_kept_together(template) == (kept != "free") for template in templates)
         budgets = cluster.names("PodDisruptionBudget")
         if kept != "free":
             assert budgets == [], "a drain would wait for a pod that can come up nowhere else"

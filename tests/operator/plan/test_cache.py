@@ -34,15 +34,15 @@ INT8: dict[str, Any] = {"precision": "int8"}
 
 
 def fetch_of(cluster: Cluster) -> FetchStatus:
-    found = cluster.status().fetch
-    assert found is not None
-    return found
+    status = cluster.status().fetch
+    assert status is not None
+    return status
 
 
 def conversion_of(cluster: Cluster) -> ConversionStatus:
-    found = cluster.status().conversion
-    assert found is not None
-    return found
+    status = cluster.status().conversion
+    assert status is not None
+    return status
 
 
 def names(cluster: Cluster) -> list[str]:
@@ -53,9 +53,9 @@ def test_the_claim_is_made_first_then_the_job_then_the_pods() -> None:
     empty = Cluster(resource(cached()))
     assert empty.plan().jobs_to_create == ()
     assert empty.names("Deployment") == []
-    made = empty.applied()
-    assert [one["metadata"]["name"] for one in made.claims] == ["docs-models"]
-    fetching = started(made)
+    with_claim_made = empty.applied()
+    assert [received["metadata"]["name"] for received in with_claim_made.claims] == ["docs-models"]
+    fetching = started(with_claim_made)
     assert fetching.names("Deployment") == []
     assert running(fetching)["metadata"]["name"].startswith("docs-fetch-")
     assert len(succeeded(fetching).applied().names("Deployment")) == 1
@@ -130,12 +130,14 @@ def test_a_model_that_cannot_be_fetched_takes_nothing_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "retryable", "said"),
+    ("reason", "retryable", "condition"),
     [("SourceUnavailable", True, "Reconciling"), ("ModelNotFound", False, "Stalled")],
 )
-def test_why_a_fetch_fails_is_said_while_it_is_tried_again(reason: str, retryable: bool, said: str) -> None:
+def test_why_a_fetch_fails_is_said_while_it_is_tried_again(
+    reason: str, retryable: bool, condition: str
+) -> None:
     cluster = retrying(started(Cluster(resource(cached()))), reason, retryable=retryable)
-    assert cluster.conditions()[said].reason == reason
+    assert cluster.conditions()[condition].reason == reason
     assert cluster.plan().jobs_to_delete == ()
 
 
@@ -165,7 +167,10 @@ def test_a_job_without_a_word_at_its_end_is_run_again() -> None:
 def test_a_new_volume_is_filled_anew_with_the_same_commit() -> None:
     cluster = cleared(serving(cached()))
     emptied = replace(
-        cluster, claims=tuple({**one, "metadata": {**one["metadata"], "uid": "2"}} for one in cluster.claims)
+        cluster,
+        claims=tuple(
+            {**received, "metadata": {**received["metadata"], "uid": "2"}} for received in cluster.claims
+        ),
     )
     job = running(started(emptied))
     pin = f"docs-{cluster.revision()}-pin"
@@ -224,13 +229,13 @@ class TestConversion:
 
     def test_its_measurements_are_published_and_stay(self) -> None:
         cluster = cleared(serving(cached(onnx=INT8)))
-        found = conversion_of(cluster)
-        assert (found.state, found.chosen, found.fallback) == ("Succeeded", "int8", None)
-        assert [one.mean_cosine for one in found.variants] == [None, 0.9991]
+        status = conversion_of(cluster)
+        assert (status.state, status.chosen, status.fallback) == ("Succeeded", "int8", None)
+        assert [variant.mean_cosine for variant in status.variants] == [None, 0.9991]
         assert cluster.plan().jobs_to_create == ()
 
     def test_a_variant_below_the_floor_is_said_to_be_replaced(self) -> None:
-        refused = {
+        report = {
             **CONVERSION,
             "chosen": "float32",
             "variants": [
@@ -243,13 +248,13 @@ class TestConversion:
             ],
         }
         fetched = started(succeeded(started(Cluster(resource(cached(onnx=INT8))))))
-        cluster = started(succeeded(fetched, {"conversion": refused}))
-        said = conversion_of(cluster).fallback
-        assert said == "float32 is served, not int8: least cosine 0.98 is below 0.99"
+        cluster = started(succeeded(fetched, {"conversion": report}))
+        fallback = conversion_of(cluster).fallback
+        assert fallback == "float32 is served, not int8: least cosine 0.98 is below 0.99"
         assert len(cluster.names("Deployment")) == 1
 
     @pytest.mark.parametrize(
-        ("spec", "said"),
+        ("spec", "fallback"),
         [
             pytest.param({"onnx": INT8}, None, id="the fastest that passed"),
             pytest.param({"onnx": INT8, "model": {"precision": "int8"}}, None, id="that one by name"),
@@ -266,9 +271,9 @@ class TestConversion:
         ],
     )
     def test_a_precision_that_is_named_and_not_served_is_said_with_the_cause(
-        self, spec: dict[str, Any], said: str | None
+        self, spec: dict[str, Any], fallback: str | None
     ) -> None:
-        assert conversion_of(serving(cached(**spec))).fallback == said
+        assert conversion_of(serving(cached(**spec))).fallback == fallback
 
     def test_it_is_said_of_a_precision_that_is_named_later_when_the_job_is_gone(self) -> None:
         cluster = cleared(serving(cached(onnx=INT8)))
@@ -303,8 +308,8 @@ class TestConversion:
 
     @pytest.mark.parametrize("serves", [False, True], ids=["before the first pod", "while it serves"])
     def test_an_output_that_the_model_does_not_give_is_refused_with_what_it_gives(self, serves: bool) -> None:
-        wanted = cached(onnx={"outputs": ["last_hidden_state", "logits"]})
-        cluster = serving(cached(onnx={})).changed(wanted) if serves else Cluster(resource(wanted))
+        spec = cached(onnx={"outputs": ["last_hidden_state", "logits"]})
+        cluster = serving(cached(onnx={})).changed(spec) if serves else Cluster(resource(spec))
         cluster = started(cluster)
         if not serves:
             cluster = started(succeeded(cluster))
@@ -362,36 +367,36 @@ class TestSharedClaim:
 
     CLAIM = claim("ReadWriteMany")
 
-    def other(self, cluster: Cluster, **more: Any) -> Cluster:
+    def share_claim(self, cluster: Cluster, **more: Any) -> Cluster:
         """A second service that sees what is around the claim."""
-        found = resource(cached(SHARED, onnx=INT8, **more), name="other")
-        found["metadata"]["uid"] = "22222222-2222-2222-2222-222222222222"
-        return replace(Cluster(found), claims=cluster.claims, jobs=cluster.jobs, job_pods=cluster.job_pods)
+        received = resource(cached(SHARED, onnx=INT8, **more), name="other")
+        received["metadata"]["uid"] = "22222222-2222-2222-2222-222222222222"
+        return replace(Cluster(received), claims=cluster.claims, jobs=cluster.jobs, job_pods=cluster.job_pods)
 
     def first(self) -> Cluster:
         return started(with_claim(cached(SHARED, onnx=INT8), self.CLAIM))
 
     def test_the_second_waits_for_the_job_of_the_first(self) -> None:
         first = self.first()
-        second = started(self.other(first))
+        second = started(self.share_claim(first))
         assert names(second) == names(first)
         assert second.plan().jobs_to_create == ()
         assert "models-fetch-" in second.conditions()["Reconciling"].message
 
     def test_both_take_the_result_of_one_conversion(self) -> None:
         first = started(succeeded(started(succeeded(self.first()))))
-        second = started(self.other(first))
+        second = started(self.share_claim(first))
         assert names(second) == names(first)
         assert len(second.names("Deployment")) == 1
         assert conversion_of(second).artifact == CONVERSION["artifact"]
 
     def test_if_the_first_goes_the_second_takes_over(self) -> None:
-        second = started(self.other(self.first()))
-        left = replace(second, jobs=(), job_pods=())
-        assert names(started(left)) == names(second)
+        second = started(self.share_claim(self.first()))
+        orphaned = replace(second, jobs=(), job_pods=())
+        assert names(started(orphaned)) == names(second)
 
     def test_the_first_job_is_not_pulled_away_because_the_second_is_made_otherwise(self) -> None:
-        second = self.other(self.first(), pod={"nodeSelector": {"disk": "fast"}})
+        second = self.share_claim(self.first(), pod={"nodeSelector": {"disk": "fast"}})
         assert second.plan().jobs_to_delete == ()
 
     def test_a_second_with_another_token_tries_what_the_first_could_not_and_both_come_to_rest(self) -> None:
@@ -404,7 +409,7 @@ class TestSharedClaim:
                 }
             }
         }
-        second = started(self.other(first, model=token))
+        second = started(self.share_claim(first, model=token))
         again = started(failed(second, "ModelAccessDenied", retryable=False))
         for cluster in (again, started(replace(first, jobs=again.jobs, job_pods=again.job_pods))):
             assert cluster.conditions()["Stalled"].reason == "ModelAccessDenied"
@@ -412,16 +417,16 @@ class TestSharedClaim:
 
     def test_vectors_that_are_made_otherwise_are_asked_for_by_themselves(self) -> None:
         first = self.first()
-        second = started(self.other(first, model={"pooling": "cls"}))
+        second = started(self.share_claim(first, model={"pooling": "cls"}))
         assert len(names(second)) == 2
 
 
 def lost(cluster: Cluster, at: str) -> Cluster:
     """After a restarted pod did not find the whole model on the volume."""
-    said = json.dumps(
+    message = json.dumps(
         {"reason": "ModelNotStored", "message": "model.safetensors is missing", "retryable": True}
     )
-    ended = {"terminated": {"exitCode": 1, "message": said, "finishedAt": at}}
+    ended = {"terminated": {"exitCode": 1, "message": message, "finishedAt": at}}
     crashed = {"name": "runtime", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
     return cluster.started(containerStatuses=[crashed])
 
@@ -438,11 +443,11 @@ def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(gone: bool)
     fetched = succeeded(again, finished="2026-01-02T12:40:00Z")
     converting = started(fetched)
     assert running(converting)["metadata"]["labels"]["app.kubernetes.io/component"] == "convert"
-    done = started(succeeded(converting, finished="2026-01-02T12:41:00Z"))
-    assert all("status" in job for job in done.jobs), (
+    converted = started(succeeded(converting, finished="2026-01-02T12:41:00Z"))
+    assert all("status" in job for job in converted.jobs), (
         "what was lost before the fetch is no reason for another"
     )
-    assert done.names("Deployment") == deployments
+    assert converted.names("Deployment") == deployments
 
 
 def test_a_look_from_before_the_fetch_fetches_nothing_again() -> None:
@@ -462,7 +467,7 @@ def test_a_filled_volume_without_the_model_is_named_and_not_written() -> None:
 def deleted(cluster: Cluster) -> Cluster:
     """After somebody deleted the claim, which stays as long as a pod mounts it."""
     stamp = {"deletionTimestamp": "2026-01-02T12:30:00Z"}
-    going = tuple({**one, "metadata": {**one["metadata"], **stamp}} for one in cluster.claims)
+    going = tuple({**received, "metadata": {**received["metadata"], **stamp}} for received in cluster.claims)
     return replace(cluster, claims=going)
 
 
@@ -476,20 +481,20 @@ def test_nothing_of_a_finished_job_keeps_a_claim_that_was_deleted() -> None:
 def test_a_running_job_goes_with_its_claim_unless_it_is_another_service_s() -> None:
     fetching = started(Cluster(resource(cached())))
     assert [job.name for job in deleted(fetching).plan().jobs_to_delete] == names(fetching)
-    others = [
+    jobs_of_others = [
         {**job, "metadata": {**job["metadata"], "ownerReferences": [{"uid": "2", "controller": True}]}}
         for job in fetching.jobs
     ]
-    assert deleted(replace(fetching, jobs=tuple(others))).plan().jobs_to_delete == ()
+    assert deleted(replace(fetching, jobs=tuple(jobs_of_others))).plan().jobs_to_delete == ()
 
 
 @pytest.mark.parametrize(("available", "ready"), [(True, "True"), (False, "False")])
 def test_that_the_claim_is_going_is_said_whether_pods_still_run_or_not(available: bool, ready: str) -> None:
     cluster = deleted(serving(cached()))
-    found = (cluster if available else cluster.started()).conditions()
-    assert found["Ready"].status == ready
-    assert found["Reconciling"].reason == "VolumeClaimTerminating"
-    assert "docs-models is being deleted" in found["Reconciling"].message
+    conditions = (cluster if available else cluster.started()).conditions()
+    assert conditions["Ready"].status == ready
+    assert conditions["Reconciling"].reason == "VolumeClaimTerminating"
+    assert "docs-models is being deleted" in conditions["Reconciling"].message
 
 
 def test_no_job_is_started_on_a_claim_that_is_going() -> None:
@@ -500,12 +505,14 @@ def test_no_job_is_started_on_a_claim_that_is_going() -> None:
 def enlarged(cluster: Cluster, size: str) -> Cluster:
     """After an administrator enlarged the claim, and the API server spelt that in its own way."""
     requests = {"requests": {"storage": size}}
-    claims = tuple({**one, "spec": {**one["spec"], "resources": requests}} for one in cluster.claims)
+    claims = tuple(
+        {**received, "spec": {**received["spec"], "resources": requests}} for received in cluster.claims
+    )
     return replace(cluster, claims=claims)
 
 
 @pytest.mark.parametrize(
-    ("live", "wanted", "sent"),
+    ("live", "desired", "sent"),
     [
         ("50Gi", "20Gi", "50Gi"),
         ("50Gi", "60Gi", "60Gi"),
@@ -514,9 +521,9 @@ def enlarged(cluster: Cluster, size: str) -> Cluster:
     ],
 )
 def test_a_claim_that_is_larger_than_the_manifest_asks_for_is_left_so(
-    live: str, wanted: str, sent: str
+    live: str, desired: str, sent: str
 ) -> None:
-    cluster = enlarged(serving(cached()), live).changed(cached({"volume": {"size": wanted}}))
+    cluster = enlarged(serving(cached()), live).changed(cached({"volume": {"size": desired}}))
     (claim_sent,) = [child for child in cluster.plan().children if child["kind"] == "PersistentVolumeClaim"]
     assert claim_sent["spec"]["resources"]["requests"]["storage"] == sent
 
@@ -534,12 +541,12 @@ def without_pods(cluster: Cluster, seconds: int) -> Cluster:
     return replace(cluster, jobs=jobs)
 
 
-@pytest.mark.parametrize(("seconds", "asked", "wake_after"), [(3, 0, 7), (10, 1, None), (900, 1, None)])
+@pytest.mark.parametrize(("seconds", "num_jobs", "wake_after"), [(3, 0, 7), (10, 1, None), (900, 1, None)])
 def test_the_events_of_a_job_that_stays_without_pods_are_read(
-    seconds: int, asked: int, wake_after: int | None
+    seconds: int, num_jobs: int, wake_after: int | None
 ) -> None:
     plan = without_pods(started(Cluster(resource(cached()))), seconds).plan()
-    assert (len(plan.unstarted_jobs), plan.wake_after) == (asked, wake_after)
+    assert (len(plan.unstarted_jobs), plan.wake_after) == (num_jobs, wake_after)
 
 
 def test_a_job_that_has_had_a_pod_is_not_asked_about() -> None:
@@ -550,7 +557,7 @@ def test_a_job_that_has_had_a_pod_is_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         pytest.param(QUOTA, "QuotaExceeded", id="a quota"),
         pytest.param(
@@ -558,11 +565,11 @@ def test_a_job_that_has_had_a_pod_is_not_asked_about() -> None:
         ),
     ],
 )
-def test_why_a_job_gets_no_pod_is_said_in_the_same_words_at_each_attempt(said: str, reason: str) -> None:
+def test_why_a_job_gets_no_pod_is_said_in_the_same_words_at_each_attempt(message: str, reason: str) -> None:
     cluster = without_pods(started(Cluster(resource(cached()))), 900)
     job = running(cluster)["metadata"]
-    found = replace(cluster, creation_problems={job["uid"]: said.format(job=job["name"])})
-    condition = found.conditions()["Reconciling"]
+    without_quota = replace(cluster, creation_problems={job["uid"]: message.format(job=job["name"])})
+    condition = without_quota.conditions()["Reconciling"]
     assert condition.reason == reason
     assert f"Job {job['name']}: Error creating" in condition.message
     assert "x7k2p" not in condition.message
@@ -571,10 +578,10 @@ def test_why_a_job_gets_no_pod_is_said_in_the_same_words_at_each_attempt(said: s
 def test_what_kept_a_job_from_its_pod_is_past_when_it_has_one() -> None:
     cluster = without_pods(started(Cluster(resource(cached()))), 900)
     job = running(cluster)["metadata"]
-    found = replace(cluster, creation_problems={job["uid"]: QUOTA.format(job=job["name"])})
-    assert retrying(found, "SourceUnavailable", retryable=True).conditions()["Reconciling"].reason == (
-        "SourceUnavailable"
-    )
+    without_quota = replace(cluster, creation_problems={job["uid"]: QUOTA.format(job=job["name"])})
+    assert retrying(without_quota, "SourceUnavailable", retryable=True).conditions()[
+        "Reconciling"
+    ].reason == ("SourceUnavailable")
 
 
 def lingering(cluster: Cluster) -> Cluster:

@@ -45,13 +45,13 @@ FROM_SECRET = {"secretKeyRef": SECRET}
 def refusal(spec: dict[str, Any], *allowed: str) -> str | None:
     """What the operator says against a manifest."""
     settings = replace(SETTINGS, allowed_endpoints=allowed)
-    found = Cluster(resource(spec), settings=settings)
-    stalled = found.conditions().get("Stalled")
+    cluster = Cluster(resource(spec), settings=settings)
+    stalled = cluster.conditions().get("Stalled")
     if stalled is None:
-        assert found.plan().children
+        assert cluster.plan().children
         return None
     assert stalled.reason == "EndpointNotAllowed"
-    assert found.plan().children == ()
+    assert cluster.plan().children == ()
     return stalled.message
 
 
@@ -78,10 +78,10 @@ def refusal(spec: dict[str, Any], *allowed: str) -> str | None:
     ],
 )
 def test_no_secret_goes_to_a_server_of_the_author_s_choice(spec: dict[str, Any], named: str) -> None:
-    said = refusal(spec)
-    assert said is not None
-    assert named in said
-    assert "allowedEndpoints" in said
+    message = refusal(spec)
+    assert message is not None
+    assert named in message
+    assert "allowedEndpoints" in message
 
 
 @pytest.mark.parametrize(

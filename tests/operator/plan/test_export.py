@@ -51,8 +51,8 @@ def test_the_conversion_runs_where_torch_is_and_the_pods_by_the_image_of_their_c
     assert find_differences(format_yaml([usual]), format_yaml([job])) == {
         "Job convert.spec.template.spec.containers[convert].image": "embedserve-runtime:test-cuda"
     }
-    done = started(succeeded(cluster, {"conversion": EXPORTED}))
-    (deployment,) = [child for child in done.children if child["kind"] == "Deployment"]
+    exported = started(succeeded(cluster, {"conversion": EXPORTED}))
+    (deployment,) = [child for child in exported.children if child["kind"] == "Deployment"]
     assert image_of(deployment) == "embedserve-runtime:test-cpu"
 
 
@@ -60,8 +60,8 @@ def test_an_image_that_the_manifest_names_serves_and_does_not_export() -> None:
     pinned = "embedserve-runtime:pinned-cpu"
     cluster = fetched(runtimeImage=pinned)
     assert image_of(running(cluster)) == "embedserve-runtime:test-cuda"
-    done = started(succeeded(cluster, {"conversion": EXPORTED}))
-    (deployment,) = [child for child in done.children if child["kind"] == "Deployment"]
+    exported = started(succeeded(cluster, {"conversion": EXPORTED}))
+    (deployment,) = [child for child in exported.children if child["kind"] == "Deployment"]
     assert image_of(deployment) == pinned
 
 
@@ -93,8 +93,8 @@ def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None
     status = cluster.status()
     assert (status.fetch is not None and status.fetch.needs_export) is True
     assert status.vector_space is not None
-    found = status.vector_space
-    assert (found.id, found.dimensions, found.outputs) == (SPACE, 256, ("dense", "hidden"))
+    space = status.vector_space
+    assert (space.id, space.dimensions, space.outputs) == (SPACE, 256, ("dense", "hidden"))
     (deployment,) = [child for child in cluster.children if child["kind"] == "Deployment"]
     assert SPACE in deployment["metadata"]["labels"].values()
 
@@ -102,8 +102,8 @@ def test_what_only_the_export_can_say_is_published_and_labels_the_pods() -> None
 def test_that_an_export_has_no_other_precision_than_its_own_is_said_where_one_is_named() -> None:
     named = started(succeeded(fetched(onnx={"precision": "int8"}), {"conversion": EXPORTED}))
     plain = started(succeeded(fetched(), {"conversion": EXPORTED}))
-    said = [one.status().conversion for one in (named, plain)]
-    assert [one and one.fallback for one in said] == [
+    statuses = [variant.status().conversion for variant in (named, plain)]
+    assert [status and status.fallback for status in statuses] == [
         "float32 is served, not int8: torch exports float32 alone",
         None,
     ]
@@ -171,5 +171,5 @@ def test_a_class_whose_image_there_is_not_is_refused() -> None:
 
 def test_models_of_a_family_need_no_image_with_torch() -> None:
     cluster = replace(Cluster(resource(cached(onnx={}))), settings=CPU_ALONE)
-    done = started(succeeded(started(succeeded(started(cluster))), {"conversion": CONVERSION}))
-    assert len(done.names("Deployment")) == 1
+    converted = started(succeeded(started(succeeded(started(cluster))), {"conversion": CONVERSION}))
+    assert len(converted.names("Deployment")) == 1

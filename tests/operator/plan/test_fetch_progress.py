@@ -47,10 +47,11 @@ def with_pod_of_job(
     return replace(cluster, job_pods=(pod,))
 
 
-def saying(cluster: Cluster, **said: FetchProgress) -> Cluster:
+def saying(cluster: Cluster, **progress_by_uid: FetchProgress) -> Cluster:
     """After pods, by UID, have said how far they are."""
     return replace(
-        cluster, replies={f"{uid}/0": PodReplies(progress=progress) for uid, progress in said.items()}
+        cluster,
+        replies={f"{uid}/0": PodReplies(progress=progress) for uid, progress in progress_by_uid.items()},
     )
 
 
@@ -66,14 +67,16 @@ def loading(cluster: Cluster) -> Cluster:
 
 def test_the_pod_of_the_job_is_asked_and_its_answer_published() -> None:
     cluster = with_pod_of_job(started(with_claim(cached())))
-    assert [(one.name, one.address) for one in cluster.plan().fetching_pods] == [("loader", "10.0.0.9")]
+    assert [(fetching_pod.name, fetching_pod.address) for fetching_pod in cluster.plan().fetching_pods] == [
+        ("loader", "10.0.0.9")
+    ]
     assert fetching_of(cluster) is None
-    said = saying(cluster, loader=HALF)
-    assert fetching_of(said) == Fetching(
+    reporting = saying(cluster, loader=HALF)
+    assert fetching_of(reporting) == Fetching(
         phase="fetching", bytes_done=50, bytes_total=100, bytes_per_second=10, seconds_remaining=5
     )
-    assert said.status().model is not None
-    assert said.published().applied() == said.published(), "numbers change the status alone"
+    assert reporting.status().model is not None
+    assert reporting.published().applied() == reporting.published(), "numbers change the status alone"
 
 
 @pytest.mark.parametrize(
@@ -90,11 +93,11 @@ def test_who_cannot_answer_is_not_asked(pod: dict[str, Any]) -> None:
 
 def test_pods_that_fetch_for_themselves_are_asked_and_the_slowest_counts() -> None:
     cluster = loading(Cluster(resource(hub_spec(replicas=2))))
-    names = [one.run_id.removesuffix("/0") for one in cluster.plan().fetching_pods]
+    names = [fetching_pod.run_id.removesuffix("/0") for fetching_pod in cluster.plan().fetching_pods]
     assert len(names) == 2
-    found = fetching_of(saying(cluster, **{names[0]: HALF, names[1]: LESS}))
-    assert found is not None
-    assert found.bytes_done == LESS.bytes_done
+    fetching = fetching_of(saying(cluster, **{names[0]: HALF, names[1]: LESS}))
+    assert fetching is not None
+    assert fetching.bytes_done == LESS.bytes_done
 
 
 def test_of_many_pods_a_few_are_asked() -> None:
@@ -103,9 +106,9 @@ def test_of_many_pods_a_few_are_asked() -> None:
 
 def test_another_services_job_on_the_same_claim_is_asked_too() -> None:
     first = started(with_claim(cached({"claimName": "models"}), claim("ReadWriteOnce")))
-    other = {**running(first), "metadata": {**running(first)["metadata"], "ownerReferences": []}}
-    second = with_pod_of_job(replace(first, jobs=(other,)))
-    assert [one.name for one in second.plan().fetching_pods] == ["loader"]
+    foreign_job = {**running(first), "metadata": {**running(first)["metadata"], "ownerReferences": []}}
+    second = with_pod_of_job(replace(first, jobs=(foreign_job,)))
+    assert [fetching_pod.name for fetching_pod in second.plan().fetching_pods] == ["loader"]
 
 
 def test_the_model_that_serves_stays_said_while_another_one_is_fetched() -> None:
@@ -119,9 +122,9 @@ def test_the_model_that_serves_stays_said_while_another_one_is_fetched() -> None
 def test_after_the_fetch_nothing_is_asked_and_nothing_said() -> None:
     fetching = saying(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
     assert fetching_of(fetching) is not None
-    done = succeeded(replace(fetching, job_pods=()))
-    assert done.plan().fetching_pods == ()
-    assert fetching_of(done) is None
+    fetched = succeeded(replace(fetching, job_pods=()))
+    assert fetched.plan().fetching_pods == ()
+    assert fetching_of(fetched) is None
 
 
 def test_a_spec_that_is_refused_has_no_fetch_under_way() -> None:
@@ -139,20 +142,20 @@ def test_the_operator_is_let_in_to_ask_and_nobody_else() -> None:
     ]
     (rule,) = policy["spec"]["ingress"]
     assert rule["ports"] == [{"port": 8081, "protocol": "TCP"}]
-    assert all("namespaceSelector" in one for one in rule["from"])
+    assert all("namespaceSelector" in peer for peer in rule["from"])
 
 
 def test_one_resource_is_looked_at_after_the_pause_and_many_at_the_rate() -> None:
     now = [0.0]
     throttle = Throttle(lambda: now[0], pause=5.0, rate=2.0)
-    first, *others = [ObjectKey("search", f"docs-{number}") for number in range(20)]
+    first, *other_keys = [ObjectKey("search", f"docs-{number}") for number in range(20)]
     assert throttle.seconds_until_due(first) == 0.0
     assert throttle.record(first) == 5.0
     now[0] = 3.0
     assert throttle.seconds_until_due(first) == 2.0
-    for key in others:
+    for key in other_keys:
         throttle.record(key)
     assert throttle.seconds_until_due(first) == 7.0, "twenty at two a second are ten seconds for each"
-    for key in others:
+    for key in other_keys:
         throttle.forget(key)
     assert throttle.seconds_until_due(first) == 2.0

@@ -24,10 +24,10 @@ def served(report: dict[str, Any]) -> Cluster:
 
 def test_the_condition_names_the_model_and_the_field_that_states_the_pooling() -> None:
     cluster = served(GUESSED)
-    found = cluster.conditions()["PoolingGuessed"]
-    assert (found.status, found.reason) == ("True", "MeanGuessed")
-    assert REPO in found.message
-    assert "spec.model.pooling" in found.message
+    condition = cluster.conditions()["PoolingGuessed"]
+    assert (condition.status, condition.reason) == ("True", "MeanGuessed")
+    assert REPO in condition.message
+    assert "spec.model.pooling" in condition.message
     assert cluster.conditions()["Ready"].status == "True"
 
 
@@ -49,24 +49,24 @@ def test_the_condition_stays_while_pods_have_not_reported_again() -> None:
 def test_the_condition_is_told_once_as_a_warning() -> None:
     cluster = Cluster(resource(hub_spec())).applied().published().rolled_out(report=GUESSED)
     observed = cluster.observed()
-    told = build_events(observed.resource, cluster.status(), LATER)
-    assert [event["type"] for event in told if event["reason"] == "MeanGuessed"] == ["Warning"]
+    events = build_events(observed.resource, cluster.status(), LATER)
+    assert [event["type"] for event in events if event["reason"] == "MeanGuessed"] == ["Warning"]
     again = cluster.published().observed()
     assert not build_events(again.resource, cluster.published().status(), LATER)
 
 
 def test_stating_the_pooling_ends_it_once_the_new_revision_serves() -> None:
-    asked = served(GUESSED).changed(STATED).applied()
-    assert "PoolingGuessed" in asked.conditions(), "what guesses still serves"
-    assert "PoolingGuessed" not in asked.rolled_out().published().applied().conditions()
+    stated = served(GUESSED).changed(STATED).applied()
+    assert "PoolingGuessed" in stated.conditions(), "what guesses still serves"
+    assert "PoolingGuessed" not in stated.rolled_out().published().applied().conditions()
 
 
 def test_what_a_job_has_fetched_tells_it_too_and_stays_when_the_job_is_gone() -> None:
-    found = started(succeeded(started(Cluster(resource(cached()))), {"model": GUESSED}))
-    status = found.status()
+    cluster = started(succeeded(started(Cluster(resource(cached()))), {"model": GUESSED}))
+    status = cluster.status()
     assert status.fetch is not None
     assert status.fetch.guesses_pooling is True
-    gone = replace(found.published(), jobs=(), job_pods=())
+    gone = replace(cluster.published(), jobs=(), job_pods=())
     assert "PoolingGuessed" in gone.conditions()
 
 

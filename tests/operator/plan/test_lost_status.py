@@ -53,7 +53,7 @@ def test_what_is_kept_stays_for_its_time_and_no_longer(loss: Callable[[Cluster],
     assert later.plan().prune == ()
     space = later.status().vector_space
     assert space is not None
-    assert [(one.id, one.kept_until) for one in space.previous] == [
+    assert [(previous.id, previous.kept_until) for previous in space.previous] == [
         (REPORT["vectorSpace"], format_moment(NOW + DAY))
     ]
     assert later.plan().wake_after == 1
@@ -68,7 +68,7 @@ def test_what_serves_while_another_is_held_stays(loss: Callable[[Cluster], Clust
     assert loss(held).plan().prune == ()
     assert loss(held).applied().service_revision() == held.revision(hub_spec())
     without_service = replace(
-        held, children=tuple(one for one in held.children if one["metadata"]["name"] != "docs")
+        held, children=tuple(received for received in held.children if received["metadata"]["name"] != "docs")
     )
     assert loss(without_service).applied().service_revision() == held.revision(hub_spec())
 
@@ -80,17 +80,19 @@ def test_that_a_model_was_replaced_is_written_before_the_service_leads_elsewhere
     written = ready.applied()
     # The operator ended before the Service was written, and the change is taken back.
     service = tuple(
-        one for one in ready.children if one["kind"] == "Service" and one["metadata"]["name"] == "docs"
+        received
+        for received in ready.children
+        if received["kind"] == "Service" and received["metadata"]["name"] == "docs"
     )
-    others = tuple(
-        one
-        for one in written.children
-        if not (one["kind"] == "Service" and one["metadata"]["name"] == "docs")
+    other_children = tuple(
+        received
+        for received in written.children
+        if not (received["kind"] == "Service" and received["metadata"]["name"] == "docs")
     )
-    back = replace(written, children=(*others, *service)).changed(hub_spec())
-    assert [(one.deployment, one.replaced_at) for one in back.plan().replacement_times] == [
-        (time.deployment, None)
-    ]
+    back = replace(written, children=(*other_children, *service)).changed(hub_spec())
+    assert [
+        (replacement.deployment, replacement.replaced_at) for replacement in back.plan().replacement_times
+    ] == [(time.deployment, None)]
     assert back.applied().plan().replacement_times == ()
 
 
@@ -98,10 +100,13 @@ def test_the_way_back_forgets_the_time_only_once_the_service_leads_back() -> Non
     kept = switched()
     back = kept.changed(hub_spec())
     old = f"docs-{kept.revision(hub_spec())}"
-    assert [one.deployment for one in back.plan().replacement_times] == [f"docs-{kept.revision()}"]
-    assert [(one.deployment, one.replaced_at) for one in back.applied().plan().replacement_times] == [
-        (old, None)
+    assert [replacement.deployment for replacement in back.plan().replacement_times] == [
+        f"docs-{kept.revision()}"
     ]
+    assert [
+        (replacement.deployment, replacement.replaced_at)
+        for replacement in back.applied().plan().replacement_times
+    ] == [(old, None)]
 
 
 def test_the_time_of_what_an_earlier_operator_kept_is_taken_from_the_status() -> None:
@@ -110,15 +115,15 @@ def test_the_time_of_what_an_earlier_operator_kept_is_taken_from_the_status() ->
         kept,
         children=tuple(
             {
-                **one,
+                **received,
                 "metadata": {
-                    **one["metadata"],
+                    **received["metadata"],
                     "annotations": {
-                        k: v for k, v in one["metadata"]["annotations"].items() if k != REPLACED_AT
+                        k: v for k, v in received["metadata"]["annotations"].items() if k != REPLACED_AT
                     },
                 },
             }
-            for one in kept.children
+            for received in kept.children
         ),
         now=NOW + 60,
     )

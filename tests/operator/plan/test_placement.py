@@ -119,8 +119,8 @@ def test_a_service_that_fits_no_node_says_what_was_looked_for_and_what_there_is(
 def waiting(spec: dict[str, Any], facts: ClusterState) -> Cluster:
     """After the scheduler has found no node."""
     unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    said = {**unscheduled, "message": "0/2 nodes are available: 2 Insufficient cpu."}
-    return cluster(spec, facts).applied().started(conditions=[said])
+    condition = {**unscheduled, "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    return cluster(spec, facts).applied().started(conditions=[condition])
 
 
 def test_the_schedulers_words_are_passed_on() -> None:
@@ -149,8 +149,8 @@ def test_a_service_that_serves_is_not_disturbed_by_what_becomes_of_the_nodes() -
     assert emptied.applied().children == serving.children
 
 
-def template(found: Cluster) -> Any:
-    deployment = next(c for c in found.plan().children if c["kind"] == "Deployment")
+def template(rendered: Cluster) -> Any:
+    deployment = next(c for c in rendered.plan().children if c["kind"] == "Deployment")
     return deployment["spec"]["template"]["spec"]
 
 
@@ -183,9 +183,9 @@ WITH_CLASS = replace(NODES, runtime_classes=frozenset({"nvidia"}))
 WITHOUT_CLASS = replace(NODES, runtime_classes=frozenset())
 
 
-def runtime_class(found: Cluster) -> str | None:
-    (made,) = [child for child in found.plan().children if child["kind"] == "Deployment"]
-    name = made["spec"]["template"]["spec"].get("runtimeClassName")
+def runtime_class(rendered: Cluster) -> str | None:
+    (deployment,) = [child for child in rendered.plan().children if child["kind"] == "Deployment"]
+    name = deployment["spec"]["template"]["spec"].get("runtimeClassName")
     assert name is None or isinstance(name, str)
     return name
 
@@ -220,11 +220,12 @@ def test_a_stopped_service_keeps_its_runtime_class() -> None:
 
 def test_a_pool_that_is_scaled_up_from_no_node_is_explained_where_a_class_asks_for_a_capability() -> None:
     no_gpu = ClusterState(nodes=(node("plain"),))
-    said = cluster(GPU, no_gpu).applied().conditions()["Reconciling"]
-    assert said.reason == "NoMatchingNode"
-    assert "cloud.google.com/gke-accelerator=nvidia-h100-80gb or nvidia-h100-mega-80gb" in said.message
+    condition = cluster(GPU, no_gpu).applied().conditions()["Reconciling"]
+    assert condition.reason == "NoMatchingNode"
+    assert "cloud.google.com/gke-accelerator=nvidia-h100-80gb or nvidia-h100-mega-80gb" in condition.message
     assert (
-        "nvidia.com/gpu.compute.major=9 and nvidia.com/gpu.compute.minor=0, which you can add" in said.message
+        "nvidia.com/gpu.compute.major=9 and nvidia.com/gpu.compute.minor=0, which you can add"
+        in condition.message
     )
     elsewhere = (
         cluster(hub_spec(hardware={"class": "cpu-arm64"}), no_gpu).applied().conditions()["Reconciling"]
@@ -250,8 +251,10 @@ def test_a_pool_that_is_scaled_up_from_no_node_is_explained_where_a_class_asks_f
 )
 def test_a_node_that_only_its_cloud_has_labelled_is_of_one_class(key: str, value: str, name: str) -> None:
     facts = ClusterState(nodes=(node("new", labels={key: value}, gpu=8),))
-    found = {one for one in CLASSES if fitting(hub_spec(hardware={"class": one}), facts)}
-    assert found - {"cpu", "cpu-x86"} == {name}
+    classes = {
+        class_name for class_name in CLASSES if fitting(hub_spec(hardware={"class": class_name}), facts)
+    }
+    assert classes - {"cpu", "cpu-x86"} == {name}
 
 
 def test_no_value_of_a_cloud_stands_for_two_classes() -> None:
@@ -262,5 +265,5 @@ def test_no_value_of_a_cloud_stands_for_two_classes() -> None:
 def test_a_label_of_a_cloud_does_not_bring_accelerators() -> None:
     labels = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     facts = ClusterState(nodes=(node("no-plugin", labels=labels),))
-    said = cluster(hub_spec(hardware={"class": "ada"}), facts).applied().conditions()["Reconciling"]
-    assert (said.reason, "no-plugin (0)" in said.message) == ("InsufficientAccelerators", True)
+    condition = cluster(hub_spec(hardware={"class": "ada"}), facts).applied().conditions()["Reconciling"]
+    assert (condition.reason, "no-plugin (0)" in condition.message) == ("InsufficientAccelerators", True)

@@ -106,9 +106,9 @@ def test_a_change_of_the_vectors_gets_a_deployment_beside_the_old_one(spec: dict
 
 
 def test_the_text_of_the_default_prompt_belongs_to_the_revision() -> None:
-    one = hub_spec(promptName="query", prompts={"query": "query: "})
-    other = hub_spec(promptName="query", prompts={"query": "search: "})
-    assert Cluster().revision(one) != Cluster().revision(other)
+    first = hub_spec(promptName="query", prompts={"query": "query: "})
+    second = hub_spec(promptName="query", prompts={"query": "search: "})
+    assert Cluster().revision(first) != Cluster().revision(second)
 
 
 def test_the_old_model_serves_until_the_new_one_is_complete() -> None:
@@ -196,8 +196,8 @@ def test_a_deleted_service_comes_back_pointing_at_what_it_pointed_at() -> None:
 def test_when_the_old_deployment_is_deleted_in_the_middle_the_new_one_takes_over_once_it_is_proved() -> None:
     cluster = serving().changed(SECOND).applied().started()
     old = f"docs-{cluster.revision(FIRST)}"
-    left = tuple(c for c in cluster.children if c["metadata"]["name"] != old)
-    alone = type(cluster)(cluster.resource, left, ()).applied()
+    remaining = tuple(c for c in cluster.children if c["metadata"]["name"] != old)
+    alone = type(cluster)(cluster.resource, remaining, ()).applied()
     assert alone.service_revision() == cluster.revision(FIRST)
     assert alone.names("Deployment") == [f"docs-{cluster.revision(SECOND)}"]
     report = {**REPORT, "vectorSpace": "vs1-fedcba9876543210fedc"}
@@ -295,8 +295,8 @@ def test_the_budget_comes_with_the_second_pod_and_goes_with_it() -> None:
 
 def test_a_template_does_not_depend_on_how_many_pods_there_are() -> None:
     """Else scaling would restart every pod."""
-    one, two = (
+    single, double = (
         next(c for c in Cluster(resource(hub_spec(replicas=n))).plan().children if c["kind"] == "Deployment")
         for n in (1, 2)
     )
-    assert one["spec"]["template"] == two["spec"]["template"]
+    assert single["spec"]["template"] == double["spec"]["template"]

@@ -24,7 +24,7 @@ def selected_revisions(cluster: Cluster) -> set[str | None]:
     """The revisions that the Services lead to, that of the name and that of the space; None for any."""
     services = [child for child in cluster.children if child["kind"] == "Service"]
     assert len(services) == 2
-    return {one["spec"]["selector"].get(REVISION_LABEL) for one in services}
+    return {service["spec"]["selector"].get(REVISION_LABEL) for service in services}
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,16 @@ def test_the_status_says_how_far_off_the_furthest_pod_is_and_keeps_it_while_no_p
         first.run_id: PodReplies(SelfCheckResult(SPACE, 384, "", "int8", 0.9921)),
         second.run_id: PodReplies(SelfCheckResult(SPACE, 384, "", "int8", 0.9920)),
     }
-    said = replace(cluster, replies=checks).published()
-    for one in (said, replied(said, None, None)):
-        space = one.status().vector_space
+    reporting = replace(cluster, replies=checks).published()
+    for reported in (reporting, replied(reporting, None, None)):
+        space = reported.status().vector_space
         assert space is not None
         assert (space.compute, space.min_cosine) == (("int8",), 0.9920)
 
 
 def test_what_was_said_stays_in_the_status_while_no_pod_says_it() -> None:
-    said = replied(serving(hub_spec()), "int8@1f0c54d0a9e2").published()
-    space = replied(said, None).status().vector_space
+    reporting = replied(serving(hub_spec()), "int8@1f0c54d0a9e2").published()
+    space = replied(reporting, None).status().vector_space
     assert space is not None
     assert space.compute == ("int8@1f0c54d0a9e2",)
 

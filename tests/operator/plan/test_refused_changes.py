@@ -15,7 +15,7 @@ OTHER_SPACE = "vs1-fedcba9876543210fedc"
 REFUSE = {"onNewVectorSpace": "Refuse"}
 
 
-def asked(**more: Any) -> dict[str, Any]:
+def build_changed_spec(**more: Any) -> dict[str, Any]:
     """The manifest with the refused model."""
     return hub_spec(OTHER_REPO, rollout=REFUSE, **more)
 
@@ -26,14 +26,14 @@ def serving(**more: Any) -> Cluster:
 
 def refused(before: Cluster | None = None, **more: Any) -> Cluster:
     """Once the new model's pods have said what they make."""
-    found = (before or serving()).changed(asked(**more)).applied()
-    found = found.started(fetched({**REPORT, "vectorSpace": OTHER_SPACE})).published()
-    return found.applied().published()
+    cluster = (before or serving()).changed(build_changed_spec(**more)).applied()
+    cluster = cluster.started(fetched({**REPORT, "vectorSpace": OTHER_SPACE})).published()
+    return cluster.applied().published()
 
 
 def deployment(plan: Plan) -> dict[str, Any]:
-    (found,) = [child for child in plan.children if child["kind"] == "Deployment"]
-    return found
+    (manifest,) = [child for child in plan.children if child["kind"] == "Deployment"]
+    return manifest
 
 
 def test_the_pods_of_the_refused_model_go_and_those_that_serve_stay() -> None:
@@ -68,20 +68,20 @@ def test_the_pods_of_the_refused_model_go_and_those_that_serve_stay() -> None:
 def test_other_changes_are_made_to_the_model_that_serves(
     more: dict[str, Any], path: tuple[str | int, ...], want: object
 ) -> None:
-    changed = refused().changed(asked(**more))
+    changed = refused().changed(build_changed_spec(**more))
     plan = changed.plan()
-    made: Any = deployment(plan)["spec"]
+    value: Any = deployment(plan)["spec"]
     for step in path:
-        made = made[step]
-    assert made == want
+        value = value[step]
+    assert value == want
     assert deployment(plan)["metadata"]["name"] == f"docs-{Cluster().revision(hub_spec(REPO))}"
-    conditions = {one.type: one.reason for one in changed.status().conditions}
+    conditions = {condition.type: condition.reason for condition in changed.status().conditions}
     assert conditions["Stalled"] == "VectorSpaceChange"
     assert "Reconciling" not in conditions
 
 
 def test_the_configuration_is_that_of_the_model_that_serves_with_the_new_settings() -> None:
-    plan = refused().changed(asked(batching={"maxClientBatchSize": 7})).plan()
+    plan = refused().changed(build_changed_spec(batching={"maxClientBatchSize": 7})).plan()
     configs = [child["data"] for child in plan.children if child["kind"] == "ConfigMap"]
     (content,) = [yaml.safe_load(data["runtime.yaml"]) for data in configs if "runtime.yaml" in data]
     assert content["model"]["source"] == REPO
@@ -89,30 +89,32 @@ def test_the_configuration_is_that_of_the_model_that_serves_with_the_new_setting
 
 
 def test_an_autoscaler_takes_over_the_number_of_the_pods_that_serve() -> None:
-    cluster = refused().changed(asked(autoscaling={"minReplicas": 2, "maxReplicas": 5}))
+    cluster = refused().changed(build_changed_spec(autoscaling={"minReplicas": 2, "maxReplicas": 5}))
     plan = cluster.plan()
     (scaler,) = [child for child in plan.children if child["kind"] == "HorizontalPodAutoscaler"]
     name = f"docs-{cluster.revision(hub_spec(REPO))}"
     assert scaler["spec"]["scaleTargetRef"]["name"] == name
-    assert [(one.deployment, one.replicas) for one in plan.ownership_transfers] == [(name, 2)]
+    assert [(transfer.deployment, transfer.replicas) for transfer in plan.ownership_transfers] == [(name, 2)]
 
 
 def test_a_stopped_service_stays_refused_and_comes_back_with_the_model_that_it_had() -> None:
-    stopped = refused().changed(asked(suspend=True)).applied().rolled_out(hub_spec(REPO)).published()
+    stopped = (
+        refused().changed(build_changed_spec(suspend=True)).applied().rolled_out(hub_spec(REPO)).published()
+    )
     conditions = stopped.conditions()
     assert (conditions["Ready"].reason, conditions["Stalled"].reason) == ("Suspended", "VectorSpaceChange")
     assert stopped.applied().service_revision() == stopped.revision(hub_spec(REPO))
-    back = stopped.changed(asked())
+    back = stopped.changed(build_changed_spec())
     assert deployment(back.plan())["spec"]["replicas"] == 1
     assert back.applied().service_revision() == back.revision(hub_spec(REPO))
 
 
 def test_a_model_that_is_changed_while_the_service_is_stopped_waits_for_pods_that_say_what_it_makes() -> None:
-    cluster = serving().changed(asked(suspend=True)).applied().published()
+    cluster = serving().changed(build_changed_spec(suspend=True)).applied().published()
     assert cluster.service_revision() == cluster.revision(hub_spec(REPO))
     assert deployment(cluster.plan())["spec"]["replicas"] == 0
     assert "unknown until one of its pods runs" in cluster.conditions()["Stalled"].message
-    resumed = cluster.rolled_out(hub_spec(REPO)).changed(asked()).applied()
+    resumed = cluster.rolled_out(hub_spec(REPO)).changed(build_changed_spec()).applied()
     assert len(resumed.names("Deployment")) == 2, "the new model's pods come up to be asked"
     assert resumed.service_revision() == cluster.revision(hub_spec(REPO))
     again = resumed.started(fetched({**REPORT, "vectorSpace": OTHER_SPACE}))
@@ -122,7 +124,7 @@ def test_a_model_that_is_changed_while_the_service_is_stopped_waits_for_pods_tha
 
 def test_what_keeps_the_other_changes_from_being_made_is_told_beside_the_refusal() -> None:
     old = hub_spec(REPO)
-    cluster = refused().changed(asked(resources={"requests": {"memory": "900Gi"}})).applied()
+    cluster = refused().changed(build_changed_spec(resources={"requests": {"memory": "900Gi"}})).applied()
     unscheduled = {
         "conditions": [
             {
@@ -143,8 +145,11 @@ def test_taking_the_change_back_changes_no_pod() -> None:
     cluster = refused()
     back = cluster.changed(hub_spec(REPO))
     assert set(back.conditions()) == {"Ready"}
-    found = [[(one["kind"], one.get("spec")) for one in made.children] for made in (back.applied(), cluster)]
-    assert found[0] == found[1]
+    stored = [
+        [(received["kind"], received.get("spec")) for received in cluster_after.children]
+        for cluster_after in (back.applied(), cluster)
+    ]
+    assert stored[0] == stored[1]
     assert back.status().rollout is None
 
 
@@ -157,10 +162,10 @@ def test_where_the_served_model_is_not_declared_nothing_is_touched() -> None:
         else child
         for child in cluster.children
     )
-    changed = replace(cluster, children=blank).changed(asked(replicas=5))
+    changed = replace(cluster, children=blank).changed(build_changed_spec(replicas=5))
     plan, status = changed.plan(), changed.status()
     assert (plan.children, plan.prune) == ((), ())
-    stalled = {one.type: one for one in status.conditions}["Stalled"]
+    stalled = {condition.type: condition for condition in status.conditions}["Stalled"]
     assert "it is not known how the model that is served was declared" in stalled.message
     assert status.rollout is not None
     assert status.rollout.vector_space == OTHER_SPACE

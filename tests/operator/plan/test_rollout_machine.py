@@ -124,7 +124,9 @@ class ModelChanges(RuleBasedStateMachine):
     def a_service_of_which_no_pod_serves_is_not_ready(self) -> None:
         plan, observed = self.cluster.plan()
         serving = observed.find_deployment(observed.serving_revision or "")
-        (ready,) = [one for one in build_status(plan, observed).conditions if one.type == "Ready"]
+        (ready,) = [
+            condition for condition in build_status(plan, observed).conditions if condition.type == "Ready"
+        ]
         is_stopped = self.cluster.spec.get("suspend") or self.cluster.spec["replicas"] == 0
         if ready.status == "True" and not is_stopped:
             assert serving is not None, ready.message
@@ -164,8 +166,12 @@ class ModelChanges(RuleBasedStateMachine):
             (space,) = before or {""}
             if old is not None and space:
                 # Of two revisions that make the same vectors, the later one is enough for a way back.
-                others = {name: one for name, one in self.replaced.items() if one[1] != space}
-                self.replaced = {**others, old: (cluster.now, space)}
+                other_replaced = {
+                    name: time_and_space
+                    for name, time_and_space in self.replaced.items()
+                    if time_and_space[1] != space
+                }
+                self.replaced = {**other_replaced, old: (cluster.now, space)}
         return is_busy
 
     def _find_template_that_waits(self) -> str | None:
@@ -218,13 +224,13 @@ class ModelChanges(RuleBasedStateMachine):
     def _check_retained(self, desired: str) -> None:
         """What is kept for a way back has followed the manifest too."""
         cluster = self.cluster
-        for one in cluster.list_kind("Deployment"):
-            if one["metadata"]["labels"][REVISION_LABEL] not in (cluster.serving_revision, desired):
-                followed = json.loads(one["metadata"]["annotations"]["embedserve.dev/followed"])
+        for received in cluster.list_kind("Deployment"):
+            if received["metadata"]["labels"][REVISION_LABEL] not in (cluster.serving_revision, desired):
+                followed = json.loads(received["metadata"]["annotations"]["embedserve.dev/followed"])
                 assert followed["revision"] == desired
                 assert followed["settings"].get("resources") == cluster.spec.get("resources")
                 if cluster.spec.get("suspend"):
-                    assert one["spec"]["replicas"] == 0
+                    assert received["spec"]["replicas"] == 0
 
 
 @pytest.mark.thorough

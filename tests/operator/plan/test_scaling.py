@@ -72,9 +72,9 @@ def test_a_new_model_comes_up_at_the_size_of_the_old_one_which_keeps_its_autosca
 
 
 def test_a_new_model_follows_the_old_one_upwards_and_gets_its_autoscaler_with_the_switch() -> None:
-    other = {**SCALED, "model": hub_spec(OTHER_REPO)["model"]}
+    other_model = {**SCALED, "model": hub_spec(OTHER_REPO)["model"]}
     old = with_pods(Cluster(resource(SCALED)).applied(), 3).rolled_out().published()
-    change = with_pods(old.changed(other).applied(), 3)
+    change = with_pods(old.changed(other_model).applied(), 3)
     assert change.plan().ownership_transfers == ()
     grown = with_pods(change, 5, only=old.revision())
     assert grown.plan().ownership_transfers == (ReplicasOwnershipTransfer(f"docs-{change.revision()}", 5),)
@@ -94,12 +94,12 @@ def test_the_budget_follows_the_autoscaler_wherever_there_may_be_two_pods() -> N
 
 
 def autoscaler(cluster: Cluster) -> Any:
-    (found,) = [c for c in cluster.plan().children if c["kind"] == "HorizontalPodAutoscaler"]
-    return found["spec"]
+    (manifest,) = [c for c in cluster.plan().children if c["kind"] == "HorizontalPodAutoscaler"]
+    return manifest["spec"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "gauge", "value"),
+    ("fields", "gauge", "value"),
     [
         pytest.param({}, "embedserve_queue_depth", "64", id="by default"),
         pytest.param({"metric": "queueSeconds"}, "embedserve_queue_seconds", "1", id="by waiting time"),
@@ -112,23 +112,23 @@ def autoscaler(cluster: Cluster) -> Any:
     ],
 )
 def test_the_metric_and_its_target_become_those_of_the_autoscaler(
-    asked: dict[str, Any], gauge: str, value: str
+    fields: dict[str, Any], gauge: str, value: str
 ) -> None:
-    (metric,) = autoscaler(Cluster(resource(hub_spec(autoscaling={"maxReplicas": 4, **asked}))))["metrics"]
+    (metric,) = autoscaler(Cluster(resource(hub_spec(autoscaling={"maxReplicas": 4, **fields}))))["metrics"]
     assert metric["pods"]["metric"]["name"] == gauge
     assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": value}
 
 
 def test_further_metrics_and_behavior_are_passed_on_and_what_they_leave_out_is_the_default() -> None:
     cpu = {"type": "Resource", "resource": {"name": "cpu"}}
-    asked = {"maxReplicas": 4, "metrics": [cpu], "behavior": {"scaleUp": {"selectPolicy": "Min"}}}
-    spec = autoscaler(Cluster(resource(hub_spec(autoscaling=asked))))
+    fields = {"maxReplicas": 4, "metrics": [cpu], "behavior": {"scaleUp": {"selectPolicy": "Min"}}}
+    spec = autoscaler(Cluster(resource(hub_spec(autoscaling=fields))))
     assert spec["metrics"][1:] == [cpu]
     assert spec["behavior"]["scaleUp"] == {"selectPolicy": "Min"}
     assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
 
 
-def said_by(cluster: Cluster, **status: Any) -> Cluster:
+def with_autoscaler_status(cluster: Cluster, **status: Any) -> Cluster:
     """After the autoscaler looked."""
     children = [
         {**c, "status": status} if c["kind"] == "HorizontalPodAutoscaler" else c for c in cluster.children
@@ -145,7 +145,7 @@ ACTIVE = hpa_condition("ScalingActive", "True", "ValidMetricFound")
 
 def test_the_status_tells_what_the_autoscaler_counts_wants_and_measures() -> None:
     current = [{"type": "Pods", "pods": {"current": {"averageValue": "12500m"}}}]
-    cluster = said_by(
+    cluster = with_autoscaler_status(
         Cluster(resource(SCALED)).applied(),
         currentReplicas=2,
         desiredReplicas=3,
@@ -161,11 +161,11 @@ def test_the_status_tells_what_the_autoscaler_counts_wants_and_measures() -> Non
 
 def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
     failed = hpa_condition("ScalingActive", "False", "FailedGetPodsMetric", "no metrics returned")
-    cluster = said_by(Cluster(resource(SCALED)).applied(), conditions=[failed])
-    found = cluster.conditions()["ScalingActive"]
-    assert (found.status, found.reason) == ("False", "MetricsUnavailable")
-    assert "no metrics returned" in found.message
-    assert "metricsAdapter" in found.message
+    cluster = with_autoscaler_status(Cluster(resource(SCALED)).applied(), conditions=[failed])
+    condition = cluster.conditions()["ScalingActive"]
+    assert (condition.status, condition.reason) == ("False", "MetricsUnavailable")
+    assert "no metrics returned" in condition.message
+    assert "metricsAdapter" in condition.message
     foreign = replace(cluster, facts=ClusterState(metrics_providers=("Service monitoring/p",)))
     message = foreign.conditions()["ScalingActive"].message
     assert "Service monitoring/p must provide embedserve_queue_depth" in message
@@ -173,20 +173,22 @@ def test_a_metric_that_cannot_be_had_is_told_with_what_to_do() -> None:
 
 def test_being_at_the_maximum_is_said_only_after_a_while() -> None:
     limited = hpa_condition("ScalingLimited", "True", "TooManyReplicas")
-    cluster = said_by(Cluster(resource(SCALED)).applied(), currentReplicas=6, conditions=[ACTIVE, limited])
+    cluster = with_autoscaler_status(
+        Cluster(resource(SCALED)).applied(), currentReplicas=6, conditions=[ACTIVE, limited]
+    )
 
-    def told(after: timedelta, before: Cluster) -> tuple[set[str], Cluster]:
+    def publish_after(after: timedelta, before: Cluster) -> tuple[set[str], Cluster]:
         status = replace(before, now=int((NOON + after).timestamp())).status()
         stored = {**before.resource, "status": status.as_wire()}
         return {c.type for c in status.conditions}, replace(before, resource=stored)
 
-    types, first = told(timedelta(0), cluster)
+    types, first = publish_after(timedelta(0), cluster)
     assert "AtMaximum" not in types
-    types, second = told(timedelta(seconds=119), first)
+    types, second = publish_after(timedelta(seconds=119), first)
     assert "AtMaximum" not in types
-    types, third = told(timedelta(seconds=120), second)
+    types, third = publish_after(timedelta(seconds=120), second)
     assert "AtMaximum" in types
-    types, _ = told(timedelta(seconds=130), said_by(third, conditions=[ACTIVE]))
+    types, _ = publish_after(timedelta(seconds=130), with_autoscaler_status(third, conditions=[ACTIVE]))
     assert "AtMaximum" not in types
 
 

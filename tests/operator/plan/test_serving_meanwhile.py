@@ -28,14 +28,14 @@ def serving(**more: Any) -> Cluster:
     return Cluster(resource(hub_spec(**more))).applied().rolled_out().applied().published()
 
 
-def asked(**more: Any) -> dict[str, Any]:
+def build_changed_spec(**more: Any) -> dict[str, Any]:
     """The manifest with the other model, which is held back."""
     return hub_spec(OTHER_REPO, rollout=HOLD, **more)
 
 
 def held(before: Cluster | None = None, **more: Any) -> Cluster:
     """Once the other model is ready at its own name. `more` came in the same edit."""
-    changed = (before or serving()).changed(asked(**more)).applied()
+    changed = (before or serving()).changed(build_changed_spec(**more)).applied()
     return changed.rolled_out(report=OTHER).published().applied().published()
 
 
@@ -45,28 +45,32 @@ def old_name(cluster: Cluster, **more: Any) -> str:
 
 def deployment(cluster: Cluster, name: str) -> dict[str, Any]:
     """A Deployment as the cluster has it."""
-    (found,) = [
-        one for one in cluster.children if one["kind"] == "Deployment" and one["metadata"]["name"] == name
+    (manifest,) = [
+        received
+        for received in cluster.children
+        if received["kind"] == "Deployment" and received["metadata"]["name"] == name
     ]
-    return found
+    return manifest
 
 
-def container(found: dict[str, Any]) -> dict[str, Any]:
-    one: dict[str, Any] = found["spec"]["template"]["spec"]["containers"][0]
-    return one
+def container(received: dict[str, Any]) -> dict[str, Any]:
+    first: dict[str, Any] = received["spec"]["template"]["spec"]["containers"][0]
+    return first
 
 
 def test_a_stopped_service_keeps_its_model_and_comes_back_with_it_although_another_is_asked_for() -> None:
     cluster = held()
     old = cluster.service_revision()
     assert old == cluster.revision(hub_spec(REPO))
-    stopped = cluster.changed(asked(suspend=True)).applied()
+    stopped = cluster.changed(build_changed_spec(suspend=True)).applied()
     stopped = stopped.rolled_out(hub_spec(REPO)).rolled_out(report=OTHER).published()
     stopped = replace(stopped.applied().published(), pods=())
     assert [deployment(stopped, name)["spec"]["replicas"] for name in stopped.names("Deployment")] == [0, 0]
     assert stopped.service_revision() == old
-    assert {kind: one.reason for kind, one in stopped.conditions().items()} == {"Ready": "Suspended"}
-    resuming = stopped.changed(asked())
+    assert {kind: condition.reason for kind, condition in stopped.conditions().items()} == {
+        "Ready": "Suspended"
+    }
+    resuming = stopped.changed(build_changed_spec())
     assert resuming.conditions()["Ready"].status == "False", "no pod of the old model runs yet"
     resumed = resuming.applied()
     assert resumed.conditions()["Ready"].status == "False"
@@ -117,22 +121,26 @@ def test_a_model_that_its_autoscaler_has_scaled_to_zero_keeps_the_name() -> None
 def test_a_later_edit_is_made_to_both_models(
     more: dict[str, Any], path: tuple[str | int, ...], want: object, state: str
 ) -> None:
-    cluster = held() if state == "held" else serving().changed(asked()).applied()
-    edited = cluster.changed(asked(**more)).applied()
+    cluster = held() if state == "held" else serving().changed(build_changed_spec()).applied()
+    edited = cluster.changed(build_changed_spec(**more)).applied()
     assert len(edited.names("Deployment")) == 2
     for name in edited.names("Deployment"):
-        found: Any = deployment(edited, name)
+        value: Any = deployment(edited, name)
         for step in path:
-            found = found[step]
-        assert found == want, name
+            value = value[step]
+        assert value == want, name
     assert edited.applied().children == edited.children, "nothing is written again"
 
 
 def test_new_keys_and_images_reach_what_serves() -> None:
     cluster = held()
     auth = {"secretRef": {"name": "new-keys", "key": "keys"}}
-    images = {name: replace(one, reference=f"{one.reference}-2") for name, one in SETTINGS.images.items()}
-    later = replace(cluster.changed(asked(auth=auth)), settings=replace(SETTINGS, images=images)).applied()
+    images = {
+        name: replace(image, reference=f"{image.reference}-2") for name, image in SETTINGS.images.items()
+    }
+    later = replace(
+        cluster.changed(build_changed_spec(auth=auth)), settings=replace(SETTINGS, images=images)
+    ).applied()
     old = deployment(later, old_name(later))
     assert container(old)["image"] == "embedserve-runtime:test-cpu-2"
     assert "new-keys" in str(old["spec"]["template"]["spec"]["volumes"])
@@ -142,8 +150,8 @@ def test_a_raised_maximum_reaches_the_autoscaler_of_what_serves() -> None:
     def scaled(most: int) -> dict[str, Any]:
         return {"autoscaling": {"minReplicas": 1, "maxReplicas": most}}
 
-    cluster = held(serving(**scaled(3)), **scaled(3)).changed(asked(**scaled(9))).applied()
-    (scaler,) = [one for one in cluster.children if one["kind"] == "HorizontalPodAutoscaler"]
+    cluster = held(serving(**scaled(3)), **scaled(3)).changed(build_changed_spec(**scaled(9))).applied()
+    (scaler,) = [received for received in cluster.children if received["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == old_name(cluster)
     assert scaler["spec"]["maxReplicas"] == 9
 
@@ -158,16 +166,20 @@ def test_what_comes_with_the_new_model_is_not_done_to_the_old_one() -> None:
     }
     cluster = held(served, **change)
     assert deployment(cluster, old_name(cluster))["spec"] == before["spec"]
-    edited = cluster.changed(asked(**{**change, "batching": {"maxClientBatchSize": 8}})).applied()
+    edited = cluster.changed(
+        build_changed_spec(**{**change, "batching": {"maxClientBatchSize": 8}})
+    ).applied()
     old = deployment(edited, old_name(edited))
     assert old["spec"]["replicas"] == 3
     assert "limits" not in container(old).get("resources", {})
     mounted = old["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
     (content,) = [
-        one["data"]["runtime.yaml"] for one in edited.children if one["metadata"]["name"] == mounted
+        received["data"]["runtime.yaml"]
+        for received in edited.children
+        if received["metadata"]["name"] == mounted
     ]
-    read = yaml.safe_load(content)
-    assert (read["model"]["source"], read["batching"]["max_client_batch_size"]) == (REPO, 8)
+    config = yaml.safe_load(content)
+    assert (config["model"]["source"], config["batching"]["max_client_batch_size"]) == (REPO, 8)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +191,7 @@ def test_a_model_without_pods_comes_back_where_the_edit_that_brings_another_mode
     change: dict[str, Any], want: int
 ) -> None:
     stopped = with_pods(serving(replicas=0), 0)
-    changed = stopped.changed(asked(**change)).applied()
+    changed = stopped.changed(build_changed_spec(**change)).applied()
     assert changed.service_revision() == stopped.revision(hub_spec(REPO))
     assert deployment(changed, old_name(changed))["spec"]["replicas"] == want
     assert changed.conditions()["Ready"].status == ("True" if want == 0 else "False")
@@ -198,23 +210,25 @@ def test_a_deployment_that_does_not_say_what_it_was_made_from_stops_and_comes_ba
     cluster = held(serving(replicas=2), replicas=2)
     old = old_name(cluster)
 
-    def forget(one: dict[str, Any]) -> dict[str, Any]:
-        annotations = dict(one["metadata"]["annotations"])
+    def forget(received: dict[str, Any]) -> dict[str, Any]:
+        annotations = dict(received["metadata"]["annotations"])
         for name in ("embedserve.dev/settings", "embedserve.dev/followed"):
             annotations.pop(name, None)
-        return {**one, "metadata": {**one["metadata"], "annotations": annotations}}
+        return {**received, "metadata": {**received["metadata"], "annotations": annotations}}
 
     blank = replace(
         cluster,
         children=tuple(
-            forget(one) if one["metadata"]["name"] == old and one["kind"] == "Deployment" else one
-            for one in cluster.children
+            forget(received)
+            if received["metadata"]["name"] == old and received["kind"] == "Deployment"
+            else received
+            for received in cluster.children
         ),
     )
-    stopped = blank.changed(asked(replicas=2, suspend=True)).applied()
+    stopped = blank.changed(build_changed_spec(replicas=2, suspend=True)).applied()
     assert deployment(stopped, old)["spec"] == {**deployment(blank, old)["spec"], "replicas": 0}
     assert (
-        deployment(stopped.changed(asked(replicas=2)).applied(), old)["spec"]
+        deployment(stopped.changed(build_changed_spec(replicas=2)).applied(), old)["spec"]
         == deployment(blank, old)["spec"]
     )
 
@@ -243,15 +257,17 @@ def test_what_is_kept_gets_new_keys_images_and_resources_and_keeps_its_number() 
     edited = hub_spec(
         OTHER_REPO, replicas=5, auth=auth, resources={"limits": {"memory": "9Gi"}}, servedModelName="docs"
     )
-    images = {name: replace(one, reference=f"{one.reference}-2") for name, one in SETTINGS.images.items()}
+    images = {
+        name: replace(image, reference=f"{image.reference}-2") for name, image in SETTINGS.images.items()
+    }
     later = replace(cluster.changed(edited), settings=replace(SETTINGS, images=images)).applied()
-    found = deployment(later, old)
-    assert container(found)["image"] == "embedserve-runtime:test-cpu-2"
-    assert container(found)["resources"] == {"limits": {"memory": "9Gi"}}
-    assert "new-keys" in str(found["spec"]["template"]["spec"]["volumes"])
-    assert found["spec"]["replicas"] == 2
-    mounted = found["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
-    (content,) = [one["data"] for one in later.children if one["metadata"]["name"] == mounted]
+    retained = deployment(later, old)
+    assert container(retained)["image"] == "embedserve-runtime:test-cpu-2"
+    assert container(retained)["resources"] == {"limits": {"memory": "9Gi"}}
+    assert "new-keys" in str(retained["spec"]["template"]["spec"]["volumes"])
+    assert retained["spec"]["replicas"] == 2
+    mounted = retained["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+    (content,) = [received["data"] for received in later.children if received["metadata"]["name"] == mounted]
     read = yaml.safe_load(content["runtime.yaml"])
     assert (read["model"]["source"], read["server"]["served_model_name"]) == (REPO, "docs")
     assert later.applied().children == later.children, "nothing is written again"
@@ -264,10 +280,14 @@ def test_what_is_kept_and_was_autoscaled_gets_no_number_and_no_autoscaler() -> N
     before = deployment(cluster, old)["spec"]["replicas"]
     edited = hub_spec(OTHER_REPO, autoscaling={"minReplicas": 2, "maxReplicas": 9}, servedModelName="docs")
     plan = cluster.changed(edited).plan()
-    (made,) = [one for one in plan.children if one["metadata"]["name"] == old and one["kind"] == "Deployment"]
-    assert "replicas" not in made["spec"]
+    (manifest,) = [
+        received
+        for received in plan.children
+        if received["metadata"]["name"] == old and received["kind"] == "Deployment"
+    ]
+    assert "replicas" not in manifest["spec"]
     assert deployment(cluster.changed(edited).applied(), old)["spec"]["replicas"] == before
-    (scaler,) = [one for one in plan.children if one["kind"] == "HorizontalPodAutoscaler"]
+    (scaler,) = [received for received in plan.children if received["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["scaleTargetRef"]["name"] != old
 
 

@@ -42,18 +42,18 @@ def test_a_lack_of_room_beside_the_old_model_leaves_the_choice_to_the_user() -> 
     conditions = waiting.conditions()
     assert (conditions["Ready"].status, conditions["Ready"].reason) == ("True", "PreviousRevisionServing")
     assert conditions["Reconciling"].reason == "NoRoomForBoth"
-    said = conditions["Reconciling"].message
+    message = conditions["Reconciling"].message
     for words in ("Insufficient nvidia.com/gpu", "onNewVectorSpace: InPlace", "revert the change"):
-        assert words in said
-    assert "keepPrevious" not in said, "nothing is kept"
+        assert words in message
+    assert "keepPrevious" not in message, "nothing is kept"
     assert waiting.plan().prune == ()
 
 
 def test_what_is_kept_of_earlier_models_is_one_of_the_choices() -> None:
     third = hub_spec(REPO, model={"pooling": "cls"})
     waiting = switched(hub_spec(), hub_spec(OTHER_REPO)).changed(third).applied()
-    said = waiting.started(conditions=[WAITING], spec=third).conditions()["Reconciling"].message
-    assert "remove the earlier models that are kept (1) with spec.rollout.keepPrevious: 0s" in said
+    message = waiting.started(conditions=[WAITING], spec=third).conditions()["Reconciling"].message
+    assert "remove the earlier models that are kept (1) with spec.rollout.keepPrevious: 0s" in message
 
 
 def test_a_pod_of_a_branch_that_has_moved_is_told_to_pass_on_and_the_user_to_name_a_commit() -> None:
@@ -65,8 +65,8 @@ def test_a_pod_of_a_branch_that_has_moved_is_told_to_pass_on_and_the_user_to_nam
     assert conditions["Ready"].status == "True"
     assert conditions["Stalled"].reason == "MixedVectorSpaces"
     assert f"docs-{moved.revision()}-1 ({OTHERS})" in conditions["Stalled"].message
-    told = {(notice.pod.name, notice.space) for notice in moved.plan().messages}
-    assert (second["metadata"]["name"], OWN) in told
+    messages = {(notice.pod.name, notice.space) for notice in moved.plan().messages}
+    assert (second["metadata"]["name"], OWN) in messages
     assert moved.status().vector_space == cluster.status().vector_space
 
 
@@ -75,7 +75,7 @@ def test_when_all_pods_make_another_space_that_is_the_one_served() -> None:
     moved = replace(cluster, pods=tuple(ready(pod, OTHER) for pod in cluster.pods))
     space = moved.status().vector_space
     assert space is not None
-    assert (space.id, [one.id for one in space.previous]) == (OTHERS, [OWN])
+    assert (space.id, [previous.id for previous in space.previous]) == (OTHERS, [OWN])
 
 
 def test_a_service_that_has_always_been_alone_has_nothing_to_tell_its_pods() -> None:
@@ -84,9 +84,9 @@ def test_a_service_that_has_always_been_alone_has_nothing_to_tell_its_pods() -> 
 
 def test_each_deployment_has_a_budget_of_its_own() -> None:
     budgets = {
-        one["metadata"]["name"]: one["spec"]["selector"]["matchLabels"]["embedserve.dev/revision"]
-        for one in switched(hub_spec(replicas=2), hub_spec(OTHER_REPO, replicas=2)).plan().children
-        if one["kind"] == "PodDisruptionBudget"
+        received["metadata"]["name"]: received["spec"]["selector"]["matchLabels"]["embedserve.dev/revision"]
+        for received in switched(hub_spec(replicas=2), hub_spec(OTHER_REPO, replicas=2)).plan().children
+        if received["kind"] == "PodDisruptionBudget"
     }
     cluster = Cluster()
     assert budgets == {

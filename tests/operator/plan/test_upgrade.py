@@ -103,9 +103,9 @@ def finish(cluster: SteppedCluster) -> None:
 
 
 def template(cluster: SteppedCluster) -> str:
-    found = cluster.find_template(cluster.serving_revision)
-    assert found is not None
-    return found
+    hash_of_template = cluster.find_template(cluster.serving_revision)
+    assert hash_of_template is not None
+    return hash_of_template
 
 
 def phase(cluster: SteppedCluster) -> str:
@@ -117,7 +117,10 @@ def phase(cluster: SteppedCluster) -> str:
 
 def conditions(cluster: SteppedCluster) -> dict[str, tuple[str, str]]:
     """Status and reason of the conditions, by type."""
-    return {one.type: (one.status, one.reason) for one in build_status(*cluster.plan()).conditions}
+    return {
+        condition.type: (condition.status, condition.reason)
+        for condition in build_status(*cluster.plan()).conditions
+    }
 
 
 def test_a_service_takes_its_turn_and_gives_it_back() -> None:
@@ -135,12 +138,12 @@ def test_a_service_takes_its_turn_and_gives_it_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "reason"), [(BUSY, "WaitingForTurn"), (STOPPED, "UpgradeStopped")], ids=["busy", "stopped"]
+    ("progress", "reason"), [(BUSY, "WaitingForTurn"), (STOPPED, "UpgradeStopped")], ids=["busy", "stopped"]
 )
-def test_a_service_waits_as_it_is_until_it_is_its_turn(others: UpgradeProgress, reason: str) -> None:
+def test_a_service_waits_as_it_is_until_it_is_its_turn(progress: UpgradeProgress, reason: str) -> None:
     cluster = start()
     before = template(cluster)
-    cluster.upgrade = others
+    cluster.upgrade = progress
     cluster.upgrade_operator("runtime:2")
     finish(cluster)
     assert template(cluster) == before
@@ -151,11 +154,11 @@ def test_a_service_waits_as_it_is_until_it_is_its_turn(others: UpgradeProgress, 
     assert conditions(cluster) == {"Ready": ("True", "Serving")}
 
 
-@pytest.mark.parametrize("others", [BUSY, STOPPED], ids=["busy", "stopped"])
-def test_an_edit_of_the_user_waits_for_nobody(others: UpgradeProgress) -> None:
+@pytest.mark.parametrize("progress", [BUSY, STOPPED], ids=["busy", "stopped"])
+def test_an_edit_of_the_user_waits_for_nobody(progress: UpgradeProgress) -> None:
     cluster = start()
     before = template(cluster)
-    cluster.upgrade = others
+    cluster.upgrade = progress
     cluster.upgrade_operator("runtime:2")
     finish(cluster)
     cluster.apply({**cluster.spec, **EDIT})

@@ -51,7 +51,7 @@ def test_no_model_change_begins_and_none_is_refused(policy: dict[str, Any], repl
     assert len(cluster.names("Deployment")) == 1
     assert plan.jobs_to_create == ()
     (service,) = [
-        one for one in plan.children if one["kind"] == "Service" and one["metadata"]["name"] == "docs"
+        child for child in plan.children if child["kind"] == "Service" and child["metadata"]["name"] == "docs"
     ]
     assert service["spec"]["selector"]["embedserve.dev/revision"] == cluster.revision()
 
@@ -68,10 +68,10 @@ def test_the_former_name_does_not_stay_in_the_status() -> None:
 def test_a_revision_of_the_same_space_takes_over_under_its_new_name(policy: dict[str, Any]) -> None:
     then = hub_spec(model=PINNED, rollout=policy)
     moving = replace(serving(hub_spec(rollout=policy)), settings=UPGRADED).changed(then).applied()
-    done = moving.rolled_out(report=RENAMED).applied().rolled_out(report=RENAMED).applied()
-    assert "Stalled" not in done.conditions()
-    assert done.observed().serving_revision == done.revision(then)
-    status = done.status()
+    moved = moving.rolled_out(report=RENAMED).applied().rolled_out(report=RENAMED).applied()
+    assert "Stalled" not in moved.conditions()
+    assert moved.observed().serving_revision == moved.revision(then)
+    status = moved.status()
     assert status.vector_space is not None
     assert (status.vector_space.id, status.vector_space.previous) == (NEW, ())
 

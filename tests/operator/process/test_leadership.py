@@ -126,8 +126,8 @@ async def test_who_loses_the_lease_to_another_is_told_so(serve: Serve) -> None:
     async with opened("first", SetClock()) as lease:
         keeping = await kept(lease)
         assert server.lease is not None
-        taken = {**server.lease["spec"], "holderIdentity": "second"}
-        server.lease = {**server.lease, "metadata": {"resourceVersion": "9"}, "spec": taken}
+        spec = {**server.lease["spec"], "holderIdentity": "second"}
+        server.lease = {**server.lease, "metadata": {"resourceVersion": "9"}, "spec": spec}
         with pytest.raises(LeaseLostError, match="second has taken the Lease"):
             await keeping
 

@@ -41,7 +41,7 @@ def lease(holder: str, *, version: str = "1", duration: int = 15) -> Lease:
 
 
 @pytest.mark.parametrize(
-    ("seen", "now", "want"),
+    ("observation", "now", "want"),
     [
         pytest.param(LeaseObservation(None, 0.0), 0.0, "create", id="there is none"),
         pytest.param(LeaseObservation(lease("me"), 0.0), 100.0, "renew", id="it is ours"),
@@ -59,8 +59,8 @@ def lease(holder: str, *, version: str = "1", duration: int = 15) -> Lease:
         ),
     ],
 )
-def test_next_step(seen: LeaseObservation, now: float, want: LeaseStep) -> None:
-    assert choose_step(seen, "me", now) == want
+def test_next_step(observation: LeaseObservation, now: float, want: LeaseStep) -> None:
+    assert choose_step(observation, "me", now) == want
 
 
 def test_a_renewal_by_its_holder_starts_the_wait_anew() -> None:
@@ -71,10 +71,10 @@ def test_a_renewal_by_its_holder_starts_the_wait_anew() -> None:
 
 
 def test_taking_over_counts_and_renewing_does_not() -> None:
-    taken = build_lease(lease("other"), SETTINGS, "me", NOON, "take")["spec"]
+    acquired = build_lease(lease("other"), SETTINGS, "me", NOON, "take")["spec"]
     renewed = build_lease(lease("me"), SETTINGS, "me", NOON, "renew")["spec"]
-    assert (taken["leaseTransitions"], renewed["leaseTransitions"]) == (5, 4)
-    assert taken["acquireTime"] == taken["renewTime"] == "2026-01-02T12:00:00.000000Z"
+    assert (acquired["leaseTransitions"], renewed["leaseTransitions"]) == (5, 4)
+    assert acquired["acquireTime"] == acquired["renewTime"] == "2026-01-02T12:00:00.000000Z"
     assert renewed["acquireTime"] == "2020-01-01T00:00:00.000000Z"
 
 
@@ -91,10 +91,10 @@ def test_each_leader_has_a_greater_generation_than_the_one_before(
     before: Lease | None, clock: datetime
 ) -> None:
     step: LeaseStep = "create" if before is None else "take"
-    taken = Lease.parse(build_lease(before, SETTINGS, "me", clock, step))
-    renewed = Lease.parse(build_lease(taken, SETTINGS, "me", NOON + timedelta(hours=1), "renew"))
-    assert compute_generation(lease("other")) < compute_generation(taken)
-    assert compute_generation(taken) == compute_generation(renewed)
+    acquired = Lease.parse(build_lease(before, SETTINGS, "me", clock, step))
+    renewed = Lease.parse(build_lease(acquired, SETTINGS, "me", NOON + timedelta(hours=1), "renew"))
+    assert compute_generation(lease("other")) < compute_generation(acquired)
+    assert compute_generation(acquired) == compute_generation(renewed)
 
 
 def test_a_write_names_the_version_that_was_read_so_that_two_cannot_both_succeed() -> None:

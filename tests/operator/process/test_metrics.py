@@ -34,8 +34,8 @@ from tests.support.ports import find_free_port
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    async with serving(ApiServer(), tmp_path, monkeypatch) as found:
-        yield found
+    async with serving(ApiServer(), tmp_path, monkeypatch) as api_server:
+        yield api_server
 
 
 def read_values(page: bytes) -> dict[str, float]:
@@ -59,9 +59,9 @@ async def test_requests_are_counted_with_what_became_of_them(server: ApiServer) 
         await kube.get("search", ChildRef("Service", "gone"))
         await kube.get("search", ChildRef("Service", "docs"))
         await kube.get("search", ChildRef("Service", "docs"))
-    found = read_values(metrics.format_page())
-    assert (found["api_requests_total/GET/200"], found["api_requests_total/GET/404"]) == (2, 1)
-    assert found["api_request_seconds_count"] == 3
+    values = read_values(metrics.format_page())
+    assert (values["api_requests_total/GET/200"], values["api_requests_total/GET/404"]) == (2, 1)
+    assert values["api_request_seconds_count"] == 3
 
 
 @pytest.mark.parametrize(("code", "result"), [(200, "succeeded"), (403, "incomplete"), (503, "failed")])
@@ -106,11 +106,11 @@ async def test_a_pass_is_counted_with_its_result(server: ApiServer, code: int, r
         async with asyncio.timeout(60):
             await counted.wait()
         working.cancel()
-    found = read_values(metrics.format_page())
-    assert {name: found[f"passes_total/{name}"] for name in ("succeeded", "incomplete", "failed")} == {
+    values = read_values(metrics.format_page())
+    assert {name: values[f"passes_total/{name}"] for name in ("succeeded", "incomplete", "failed")} == {
         name: float(name == result) for name in ("succeeded", "incomplete", "failed")
     }
-    assert found["queue_later"] == (0 if result == "succeeded" else 1)
+    assert values["queue_later"] == (0 if result == "succeeded" else 1)
 
 
 async def test_the_page_is_served_beside_the_probes() -> None:

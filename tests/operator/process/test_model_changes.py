@@ -31,15 +31,15 @@ def spec(repo: str, rollout: dict[str, Any] | None = None, **more: Any) -> dict[
 async def running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Simulation, Operator]]:
-    async with simulated(tmp_path, monkeypatch) as found:
-        yield found
+    async with simulated(tmp_path, monkeypatch) as pair:
+        yield pair
 
 
 async def through(running: tuple[Simulation, Operator], *specs: dict[str, Any]) -> Simulation:
     """After the user applied one manifest after the other, each when the one before was served."""
     simulation, operator = running
-    for one in specs:
-        simulation.user_applies(one)
+    for spec_of_step in specs:
+        simulation.user_applies(spec_of_step)
         await operator.run()
     return simulation
 
@@ -49,7 +49,7 @@ def deployments(simulation: Simulation) -> int:
 
 
 def services(simulation: Simulation) -> set[str]:
-    return {one["metadata"]["name"] for one in simulation.of_kind("Service")}
+    return {service["metadata"]["name"] for service in simulation.of_kind("Service")}
 
 
 def own_name(repo: str) -> str:
@@ -57,12 +57,12 @@ def own_name(repo: str) -> str:
 
 
 def status_of(simulation: Simulation) -> dict[str, Any]:
-    found: dict[str, Any] = simulation.objects[RESOURCE, "docs"]["status"]
-    return found
+    status: dict[str, Any] = simulation.objects[RESOURCE, "docs"]["status"]
+    return status
 
 
 def types(simulation: Simulation) -> set[str]:
-    return {one["type"] for one in status_of(simulation)["conditions"]}
+    return {condition["type"] for condition in status_of(simulation)["conditions"]}
 
 
 RunningOperator = tuple[Simulation, Operator]
@@ -76,7 +76,7 @@ async def test_a_first_model_is_served_at_the_name_of_its_space_too(running: Run
     assert (space["id"], space["since"], space["dimensions"]) == (SPACE[A], format_moment(NOW), 384)
     assert space["url"] == f"http://{own_name(A)}.search.svc"
     assert {
-        one["metadata"]["labels"]["embedserve.dev/vector-space"] for one in simulation.of_kind("Pod")
+        pod["metadata"]["labels"]["embedserve.dev/vector-space"] for pod in simulation.of_kind("Pod")
     } == {SPACE[A]}
 
 
@@ -86,7 +86,7 @@ async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a
     simulation = await through(running, spec(A), spec(B))
     assert simulation.answers() == {SPACE[B]}
     assert services(simulation) == {"docs", own_name(A), own_name(B)}
-    assert {simulation.answer_of(one) for one in simulation.selected(own_name(A))} == {SPACE[B]}, (
+    assert {simulation.answer_of(pod) for pod in simulation.selected(own_name(A))} == {SPACE[B]}, (
         "old pods pass on what still comes by the name"
     )
     (previous,) = status_of(simulation)["vectorSpace"]["previous"]
@@ -105,12 +105,12 @@ async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a
 
 async def test_the_way_back_is_one_write_of_the_service(running: RunningOperator) -> None:
     simulation = await through(running, spec(A), spec(B))
-    pods = {one["metadata"]["uid"] for one in simulation.of_kind("Pod")}
+    pods = {pod["metadata"]["uid"] for pod in simulation.of_kind("Pod")}
     simulation.user_applies(spec(A))
     await running[1].run(settles=False)
     assert simulation.answers() == {SPACE[A]}
-    assert {one["metadata"]["uid"] for one in simulation.of_kind("Pod")} == pods, "no pod was made or ended"
-    assert [one["id"] for one in status_of(simulation)["vectorSpace"]["previous"]] == [SPACE[B]]
+    assert {pod["metadata"]["uid"] for pod in simulation.of_kind("Pod")} == pods, "no pod was made or ended"
+    assert [previous["id"] for previous in status_of(simulation)["vectorSpace"]["previous"]] == [SPACE[B]]
 
 
 async def test_the_same_space_under_another_address_takes_over_and_nothing_is_kept(
@@ -193,8 +193,10 @@ async def test_a_broken_model_takes_nothing_away(running: RunningOperator) -> No
 async def test_three_former_spaces_are_kept_at_most(running: RunningOperator) -> None:
     repos = [f"acme/m{number}" for number in range(6)]
     simulation = await through(running, *map(spec, repos))
-    kept = [one for one in status_of(simulation)["vectorSpace"]["previous"] if "keptUntil" in one]
-    assert [one["id"] for one in kept] == [space_named(repo) for repo in repos[4:1:-1]]
+    retained = [
+        previous for previous in status_of(simulation)["vectorSpace"]["previous"] if "keptUntil" in previous
+    ]
+    assert [previous["id"] for previous in retained] == [space_named(repo) for repo in repos[4:1:-1]]
     assert deployments(simulation) == 4
 
 
@@ -256,7 +258,7 @@ async def change_with(
     at that write. Whether the change needs so many writes."""
     simulation, operator = running
     simulation.objects.clear()
-    simulation.told.clear()
+    simulation.announced_spaces.clear()
     simulation.writes, simulation.dies_after, simulation.fails_at = 0, None, frozenset()
     client = Client(simulation)
     await through(running, spec(A))
@@ -328,12 +330,12 @@ async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_ma
         async with simulated(tmp_path, patch) as running:
             simulation, operator = running
             client = Client(simulation)
-            wanted: dict[str, Any] = spec(A)
-            await through(running, wanted)
+            desired: dict[str, Any] = spec(A)
+            await through(running, desired)
             for what, value in steps:
                 match what:
                     case "model":
-                        wanted = {**wanted, "model": hub_spec(value)["model"]}
+                        desired = {**desired, "model": hub_spec(value)["model"]}
                     case "time":
                         simulation.now += value
                     case "death":
@@ -343,28 +345,28 @@ async def test_whatever_is_changed_in_whatever_order_the_end_is_what_the_last_ma
                         simulation.fails_at = frozenset({simulation.writes + value})
                         continue
                     case field:
-                        wanted = {**wanted, field: value}
-                simulation.user_applies(wanted)
+                        desired = {**desired, field: value}
+                simulation.user_applies(desired)
                 # A part of the way only, so that the next change comes in the middle of this one.
                 with suppress(Killed, AssertionError):
                     await operator.run(max_passes=3)
             simulation.fails_at = frozenset()
             await to_the_end(running)
             assert client.problems == []
-            check(simulation, wanted)
+            check(simulation, desired)
 
 
-def check(simulation: Simulation, wanted: dict[str, Any]) -> None:
-    repo = wanted["model"]["source"]["huggingFace"]["repo"]
-    is_waiting = wanted["rollout"].get("hold") or wanted["rollout"].get("onNewVectorSpace") == "Refuse"
-    if wanted.get("suspend"):
+def check(simulation: Simulation, desired: dict[str, Any]) -> None:
+    repo = desired["model"]["source"]["huggingFace"]["repo"]
+    is_waiting = desired["rollout"].get("hold") or desired["rollout"].get("onNewVectorSpace") == "Refuse"
+    if desired.get("suspend"):
         return
     answers = simulation.answers()
     assert len(answers) == 1, "one space, and some answer"
     assert None not in answers
     if repo != BROKEN and not is_waiting:
         assert answers == {SPACE[repo]}
-        assert len(simulation.selected("docs")) == wanted["replicas"]
+        assert len(simulation.selected("docs")) == desired["replicas"]
         assert types(simulation) == {"Ready"}
     assert status_of(simulation)["vectorSpace"]["id"] in answers
     assert KEY.name in services(simulation)

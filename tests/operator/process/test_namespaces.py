@@ -33,9 +33,9 @@ class NamespacedServer(ApiServer):
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NamespacedServer]:
-    found = NamespacedServer()
-    async with serving(found, tmp_path, monkeypatch):
-        yield found
+    namespaced_server = NamespacedServer()
+    async with serving(namespaced_server, tmp_path, monkeypatch):
+        yield namespaced_server
 
 
 @pytest.mark.parametrize("refused", ["embeddingservices", "pods", "persistentvolumeclaims"])

@@ -35,8 +35,8 @@ def end_with_open_streams(count: int) -> list[AsyncIterator[int]]:
     async def open_all() -> list[AsyncIterator[int]]:
         asyncio.get_running_loop().set_exception_handler(log_loop_error)
         streams = [stream() for _ in range(count)]
-        for one in streams:
-            await anext(one)
+        for iterator in streams:
+            await anext(iterator)
         return streams
 
     return asyncio.run(open_all())
@@ -44,7 +44,7 @@ def end_with_open_streams(count: int) -> list[AsyncIterator[int]]:
 
 def test_streams_that_kopf_leaves_open_are_no_error_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     end_with_open_streams(20)
-    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_other_errors_of_the_loop_are_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -70,15 +70,15 @@ class Store:
         body = json.loads(await request.read())
         metadata = {"uid": "u", **body["metadata"]}
         if body["kind"] == RESOURCE:
-            there = self.resources[metadata["name"]]
-            return web.json_response(self.put(RESOURCE, {**there, "status": body["status"]}))
+            stored = self.resources[metadata["name"]]
+            return web.json_response(self.put(RESOURCE, {**stored, "status": body["status"]}))
         if body["kind"] == "Deployment" and "spec" in body:
-            there = self.deployments[metadata["name"]]
-            changed = body["spec"] != there["spec"]
-            generation = there["metadata"]["generation"] + changed
-            metadata |= {"uid": there["metadata"]["uid"], "generation": generation}
-            made = {**body, "metadata": metadata, "status": there["status"]}
-            return web.json_response(self.put("Deployment", made))
+            stored = self.deployments[metadata["name"]]
+            changed = body["spec"] != stored["spec"]
+            generation = stored["metadata"]["generation"] + changed
+            metadata |= {"uid": stored["metadata"]["uid"], "generation": generation}
+            written = {**body, "metadata": metadata, "status": stored["status"]}
+            return web.json_response(self.put("Deployment", written))
         self.version += 1
         metadata["resourceVersion"] = str(self.version)
         return web.json_response({**body, "metadata": metadata})
@@ -93,19 +93,19 @@ class Store:
         """Names of the Deployments that say that an upgrade rolls them."""
         return [
             name
-            for name, one in self.deployments.items()
-            if one["metadata"]["annotations"].get(UPGRADE) == "Rolling"
+            for name, deployment in self.deployments.items()
+            if deployment["metadata"]["annotations"].get(UPGRADE) == "Rolling"
         ]
 
 
 @pytest.fixture
 async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    found, server = Store(), ApiServer()
+    new_store, server = Store(), ApiServer()
     for name in NAMES:
-        found.add_served(name)
-    server.answer = found.answer
+        new_store.add_served(name)
+    server.answer = new_store.answer
     async with serving(server, tmp_path, monkeypatch):
-        yield found
+        yield new_store
 
 
 async def test_services_roll_one_after_another_whatever_the_workers_decide_at_once(store: Store) -> None:
@@ -126,22 +126,22 @@ async def test_services_roll_one_after_another_whatever_the_workers_decide_at_on
         workers = [
             asyncio.create_task(reconciler.run_worker(lambda: None, lambda *_: passes.set())) for _ in KEYS
         ]
-        done: list[str] = []
+        finished: list[str] = []
         async with asyncio.timeout(60):
-            while len(done) < len(NAMES):
+            while len(finished) < len(NAMES):
                 await passes.wait()
                 passes.clear()
                 rolling = store.list_rolling()
                 assert len(rolling) <= 1, "one at a time"
-                for name in set(rolling) - set(done):
-                    done.append(name)
+                for name in set(rolling) - set(finished):
+                    finished.append(name)
                     store.make_ready(name)
                     queue.add(ObjectKey("search", name.rpartition("-")[0]))
         for worker in workers:
             worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
-    assert sorted(name.rpartition("-")[0] for name in done) == sorted(NAMES)
+    assert sorted(name.rpartition("-")[0] for name in finished) == sorted(NAMES)
 
 
 def phases(store: Store) -> dict[str, Any]:
@@ -150,13 +150,13 @@ def phases(store: Store) -> dict[str, Any]:
 
 async def test_the_cache_knows_what_rolls_from_the_deployments_alone(store: Store) -> None:
     """As after the death of the operator that began it."""
-    (name,) = [one for one in store.deployments if one.startswith("one-")]
-    there = store.deployments[name]
-    metadata = there["metadata"]
+    (name,) = [deployment_name for deployment_name in store.deployments if deployment_name.startswith("one-")]
+    stored = store.deployments[name]
+    metadata = stored["metadata"]
     rolling = {**metadata["annotations"], UPGRADE: "Rolling"}
     generation = metadata["generation"] + 1
     store.put(
-        "Deployment", {**there, "metadata": {**metadata, "annotations": rolling, "generation": generation}}
+        "Deployment", {**stored, "metadata": {**metadata, "annotations": rolling, "generation": generation}}
     )
     assert phases(store) == {"one": "Rolling"}
     store.make_ready(name)

@@ -45,22 +45,22 @@ class Watching:
         """A pass after events about objects of these kinds; returns how many writes it made."""
         before = self.simulation.writes
         for kind in kinds:
-            for one in self.simulation.of_kind(kind):
-                self.store.put(kind, one)
+            for received in self.simulation.of_kind(kind):
+                self.store.put(kind, received)
         assert await self.reconciler.reconcile(KEY)
         return self.simulation.writes - before
 
     def pods_come_up(self) -> None:
         """Ready, and saying nothing of the model: what is made of that is not counted here."""
         self.simulation.settle()
-        for one in self.simulation.of_kind(POD):
-            del one["status"]["initContainerStatuses"]
+        for pod in self.simulation.of_kind(POD):
+            del pod["status"]["initContainerStatuses"]
 
-    def said(self, condition: str) -> tuple[str, str]:
+    def read_condition(self, condition: str) -> tuple[str, str]:
         """Status and message."""
-        found = self.simulation.condition(condition)
-        assert found is not None
-        return found["status"], found["message"]
+        received = self.simulation.condition(condition)
+        assert received is not None
+        return received["status"], received["message"]
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_a_service_that_comes_up_is_written_six_times(
         # The pod is ready before its Deployment counts it.
         assert await operator.see(POD) == 0
         assert await operator.see("Deployment", POD) == 1
-        assert operator.said("Ready") == ("True", "1 of 1 replicas are ready")
+        assert operator.read_condition("Ready") == ("True", "1 of 1 replicas are ready")
         assert operator.simulation.writes == CHILDREN + 2
 
 
@@ -98,9 +98,9 @@ async def test_progress_that_waited_is_written_when_the_pause_is_over(
         operator.pods_come_up()
         clock.now = PAUSE_S - 0.1
         assert await operator.see(POD) == 0
-        assert operator.said("Reconciling") == ("True", "0 of 1 replicas are ready")
+        assert operator.read_condition("Reconciling") == ("True", "0 of 1 replicas are ready")
         clock.now = PAUSE_S
         async with asyncio.timeout(60):
             assert await operator.queue.get(60) == KEY, "the pass that writes it is due"
         assert await operator.see() == 1
-        assert operator.said("Reconciling") == ("True", "1 of 1 replicas are ready")
+        assert operator.read_condition("Reconciling") == ("True", "1 of 1 replicas are ready")

@@ -138,13 +138,13 @@ async def test_between_two_keys_everybody_else_has_a_turn() -> None:
         queue.add_low_priority(key)
     turns = 0
 
-    async def others() -> None:
+    async def count_turns() -> None:
         nonlocal turns
         while True:
             turns += 1
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(others())
+    task = asyncio.create_task(count_turns())
     while (number := await queue.get(0.0)) is not None:
         queue.done(number, succeeded=True)
     task.cancel()

@@ -67,8 +67,8 @@ def compare_with_hopper(
 ) -> dict[str, Any]:
     """What is different in the node terms of a class from those of class hopper."""
     hopper = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
-    found = build_class_terms(name, major, *minors, architectures=architectures)
-    return find_value_differences(hopper, found, NODE_TERMS)
+    terms = build_class_terms(name, major, *minors, architectures=architectures)
+    return find_value_differences(hopper, terms, NODE_TERMS)
 
 
 @dataclass(frozen=True)

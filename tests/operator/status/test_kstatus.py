@@ -15,10 +15,10 @@ Verdict = Literal["InProgress", "Failed", "Current"]
 Health = Literal["Progressing", "Degraded", "Healthy", "Suspended"]
 
 
-def kstatus(found: dict[str, Any]) -> Verdict:
+def kstatus(received: dict[str, Any]) -> Verdict:
     """Generation first, then the abnormal conditions, then Ready."""
-    status = found.get("status", {})
-    if status.get("observedGeneration") != found["metadata"]["generation"]:
+    status = received.get("status", {})
+    if status.get("observedGeneration") != received["metadata"]["generation"]:
         return "InProgress"
     conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
     if conditions.get("Reconciling") == "True":
@@ -28,10 +28,10 @@ def kstatus(found: dict[str, Any]) -> Verdict:
     return "Current" if conditions.get("Ready", "True") == "True" else "InProgress"
 
 
-def argo_health(found: dict[str, Any]) -> dict[str, str]:
+def argo_health(received: dict[str, Any]) -> dict[str, str]:
     """As Argo CD calls it: the resource is the global `obj`, the answer is the script's value."""
     lua = lua51.LuaRuntime()
-    lua.globals().obj = lua.table_from(found, recursive=True)
+    lua.globals().obj = lua.table_from(received, recursive=True)
     return dict(lua.execute(HEALTH_SCRIPT.read_text(encoding="utf-8")))
 
 
