@@ -13,7 +13,7 @@ from e2e.cluster.polling import wait_until
 from e2e.cluster.process_table import list_commands
 from e2e.cluster.shell import run
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, Service, hub_spec, is_ready, leader
+from e2e.services import PATIENCE_S, Service, condition, hub_spec, is_ready, leader
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 
 SILENT_SERVICES = 16
@@ -38,8 +38,8 @@ def filtered_management_port(kubectl: Kubectl, *rule: str) -> Iterator[None]:
         run([*iptables, "-D", *words])
 
 
-def small_spec() -> dict[str, Any]:
-    return hub_spec(resources={"requests": {"cpu": "50m"}})
+def small_spec(**more: Any) -> dict[str, Any]:
+    return hub_spec(resources={"requests": {"cpu": "50m"}}, **more)
 
 
 def wait_pod_ready(service: Service) -> None:
@@ -57,12 +57,18 @@ def test_a_connection_that_is_reset_names_the_service_mesh_and_heals(
     with filtered_management_port(kubectl, *RESET_REQUESTS):
         meshed.apply(small_spec())
         wait_pod_ready(meshed)
-        message = meshed.wait_condition("Ready", "False", "SelfCheckFailed")["message"]
+        message = meshed.wait_condition("SelfCheckFailed", "True", "SelfCheckFailed")["message"]
         assert "management port cannot be reached" in message
         assert "service mesh" in message
         assert "set the chart's mesh" in message
-    meshed.wait_serving()
-    assert len(meshed.embed("by its own certificate")) == 1
+        meshed.wait_serving()
+        assert len(meshed.embed("by its own certificate")) == 1, "what serves is not taken away"
+        meshed.apply(small_spec(model={"pooling": "cls"}))
+        progress = meshed.wait_condition("Reconciling", "True", "SelfCheckFailed")["message"]
+        assert "set the chart's mesh" in progress
+        assert meshed.wait_condition("Ready", "True", "PreviousRevisionServing")
+    found = meshed.wait_serving()
+    assert condition(found, "SelfCheckFailed") is None
     meshed.delete()
 
 

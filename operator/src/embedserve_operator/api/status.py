@@ -13,8 +13,8 @@ class Condition(Model):
     """One statement about the service."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Ready, Reconciling, Stalled, ScalingActive, AtMaximum or PoolingGuessed. Reconciling, Stalled, AtMaximum and
-    PoolingGuessed exist only while they are true."""
+    """Ready, Reconciling, Stalled, ScalingActive, AtMaximum, PoolingGuessed or SelfCheckFailed. Reconciling, Stalled,
+    AtMaximum, PoolingGuessed and SelfCheckFailed exist only while they are true."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]

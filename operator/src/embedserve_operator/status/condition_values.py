@@ -16,7 +16,14 @@ class ConditionValue:
     """Holds a condition without its times."""
 
     type: Literal[
-        "Ready", "Reconciling", "Stalled", "ScalingActive", "AtMaximum", "PoolingGuessed", "Upgrading"
+        "Ready",
+        "Reconciling",
+        "Stalled",
+        "ScalingActive",
+        "AtMaximum",
+        "PoolingGuessed",
+        "SelfCheckFailed",
+        "Upgrading",
     ]
     status: Literal["True", "False"]
     reason: str

@@ -1,9 +1,9 @@
-"""Builds the conditions Ready, Reconciling, Stalled and PoolingGuessed.
+"""Builds the conditions Ready, Reconciling, Stalled, PoolingGuessed and SelfCheckFailed.
 
 Ready says what is served now, and is true of a service that should have no pods: it has all that it should have.
 Reconciling (on the way) and Stalled (somebody has to change something) say how far it is from what the spec
-asks for; they exist only while they are true, and never both, as kstatus reads them. PoolingGuessed warns of the
-model that is served.
+asks for; they exist only while they are true, and never both, as kstatus reads them. PoolingGuessed and
+SelfCheckFailed warn of what is served.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Literal
 from embedserve_operator.api.status import ServedModel
 from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.plan.blocked_change import VECTOR_SPACE_CHANGE, describe_blocked_change
+from embedserve_operator.plan.failures import find_failed_self_check
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.pods import PodState
@@ -76,6 +77,17 @@ def build_pooling_conditions(model: ServedModel | None) -> tuple[ConditionValue,
         "with the value mean the vectors do not change"
     )
     return (ConditionValue("PoolingGuessed", "True", MEAN_GUESSED, message),)
+
+
+def build_self_check_conditions(pods: tuple[PodState, ...]) -> tuple[ConditionValue, ...]:
+    """Return the condition that the operator could not check the vectors of a serving pod; none where it could, or has
+    not tried yet.
+    """
+    failure = find_failed_self_check(tuple(pod for pod in pods if pod.phase == "Ready"))
+    if failure is None:
+        return ()
+    message = f"{failure.message}. The pod serves; another model could not take over from it"
+    return (ConditionValue("SelfCheckFailed", "True", failure.reason, message),)
 
 
 def build_invalid_spec_conditions(problem: str) -> tuple[ConditionValue, ...]:

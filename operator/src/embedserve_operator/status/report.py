@@ -34,6 +34,7 @@ from embedserve_operator.status.conditions import (
     build_invalid_spec_conditions,
     build_pooling_conditions,
     build_refused_conditions,
+    build_self_check_conditions,
 )
 from embedserve_operator.status.serving import (
     build_rollout_status,
@@ -100,6 +101,7 @@ def _report_decision(decision: Decision, plan: Plan, failure: ApplyFailure | Non
         *build_scaling_conditions(inputs, rollout.serving),
         *build_upgrade_conditions(decision.upgrade),
         *build_pooling_conditions(model),
+        *(() if rollout.is_waiting else build_self_check_conditions(observed.list_pods(rollout.serving))),
         *build_maximum_conditions(autoscaling, observed.now),
     )
     return EmbeddingServiceStatus(
