@@ -35,7 +35,7 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt requirements/clients.t
 	touch $(STAMP)
 
 .PHONY: oracles
-oracles: $(VENV)/oracles/.installed ## FlagEmbedding and PyLate, which need older packages, in an environment of their own
+oracles: $(VENV)/oracles/.installed ## FlagEmbedding, PyLate and mxbai-rerank, which need older packages, in an environment of their own
 
 # It sees the packages of the main one behind its own: torch and numpy are there once.
 $(VENV)/oracles/.installed: requirements/oracles.txt $(STAMP)

@@ -38,6 +38,7 @@ SMALL_HEADS = {**SHAPE, "num_attention_heads": 6, "num_key_value_heads": 2}
 # PyLate's documents are longer than a text of the other tests.
 LONG = {"max_position_embeddings": 4 * MAX_TOKENS}
 GEMMA = {**DECODER, "sliding_window": 6, "hidden_activation": "gelu_pytorch_tanh"}
+GEMMA3 = {**GEMMA, "layer_types": ["sliding_attention", "full_attention"]}
 # A cap of 50, as the repositories have it, would change nothing here.
 GEMMA2 = {**GEMMA, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
 # Global layers of other heads.
@@ -209,9 +210,9 @@ ENCODERS: Mapping[str, EncoderKind] = {
     "embedding-gemma2": EncoderKind(
         "EmbeddingGemma2Text", tokenizers.save_gemma, EMBEDDING_GEMMA2, layouts.publish_embedding_gemma2
     ),
-    "gemma3": EncoderKind("Gemma3Text", tokenizers.save_gemma, GEMMA),
+    "gemma3": EncoderKind("Gemma3Text", tokenizers.save_gemma, GEMMA3),
     "gemma3-bidirectional": EncoderKind(
-        "Gemma3Text", tokenizers.save_gemma, {**GEMMA, "use_bidirectional_attention": True}
+        "Gemma3Text", tokenizers.save_gemma, {**GEMMA3, "use_bidirectional_attention": True}
     ),
     "eurobert": EncoderKind("EuroBert", tokenizers.save_llama_with_eos, SMALL_HEADS | LONG),
     "jina-embeddings-v3": EncoderKind("JinaEmbeddingsV3", tokenizers.save_sentencepiece, ROBERTA),

@@ -15,14 +15,11 @@ from embedserve_runtime.model.reading import read_card
 from embedserve_runtime.runners.base import Runner
 from tests.census.built import Built
 from tests.census.dense_folders import build_dense
-from tests.census.head_folders import (
-    build_multi_vector,
-    build_reranker,
-    build_several,
-    build_sparse,
-    build_static,
-)
+from tests.census.multi_vector_folders import build_multi_vector
+from tests.census.other_folders import build_several, build_static
 from tests.census.repositories import Kind
+from tests.census.rerank_folders import build_reranker
+from tests.census.sparse_folders import build_sparse
 
 BUILDERS: Mapping[str, Callable[[Kind, Path], Built]] = {
     "dense": build_dense,

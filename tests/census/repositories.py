@@ -17,7 +17,7 @@ class Kind:
     """What decides whether a repository can be served.
 
     task: what it is for. encoder: a key of `encoders.ENCODERS` or `foreign.FOREIGN`. behind: what stands behind the
-    encoder, word by word in the order of the modules (`dense_folders`, `head_folders`).
+    encoder, word by word in the order of the modules (`dense_folders`, `rerank_folders` and the others).
     """
 
     task: str
@@ -31,12 +31,14 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class Repository:
     """One row. parameters_m: millions of parameters, None where unknown.
-    is_confirmed: whether somebody has read the model type in the repository or in code that loads it."""
+    is_confirmed: whether somebody has read the model type in the repository or in code that loads it.
+    loader: what its authors recommend to run it with."""
 
     name: str
     kind: Kind
     parameters_m: float | None
     is_confirmed: bool
+    loader: str = "sentence-transformers"
 
     @property
     def needs_gpu(self) -> bool:
@@ -53,6 +55,7 @@ def read_repositories() -> tuple[Repository, ...]:
                 kind=Kind(row["task"], row["encoder"], row["behind"]),
                 parameters_m=float(row["parameters_m"]) if row["parameters_m"] else None,
                 is_confirmed=row["facts"] == "read",
+                loader=row["loader"],
             )
             for row in csv.DictReader(file)
         )
