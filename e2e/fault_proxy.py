@@ -35,12 +35,12 @@ class Request:
     """One request that was answered by the API server."""
 
     at: float
-    """When the answer began, time.monotonic()."""
+    """The time at which the answer began, by time.monotonic()."""
     method: str
     path: str
     status: int
     content: Any
-    """What was sent, if it was JSON."""
+    """The content that was sent, if it was JSON."""
 
     @property
     def is_write(self) -> bool:

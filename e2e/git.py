@@ -97,7 +97,7 @@ class Kustomization:
     name: str
 
     def wait_condition(self, status: str, reason: str) -> Object:
-        """What the Kustomization says of the newest commit."""
+        """Wait until the Kustomization says this of the newest commit."""
 
         def met(resource: Object) -> bool:
             reported = condition(resource, "Ready")

@@ -11,7 +11,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.demo.partners import CLIENT_NAMESPACE
 
 BEGUN = "begun"
-"""What a program has to say first, on a line of its own."""
+"""The line that a program has to write first."""
 _END = """
 import os, pathlib, signal, sys
 for entry in pathlib.Path("/proc").iterdir():

@@ -44,13 +44,13 @@ def load_image(cluster: Cluster, name: str, programs: Path) -> str:
 
 
 def rendered(cluster: Cluster, folder: Path) -> list[Object]:
-    """What a folder with a kustomization stands for."""
+    """Return the objects that a folder with a kustomization stands for."""
     words = ("kustomize", str(folder), "--load-restrictor=LoadRestrictionsNone")
     return list(yaml.safe_load_all(cluster.kubectl(*words)))
 
 
 def placed(resource: Object, namespace: str) -> Object:
-    """In that namespace, where the manifests name one of their own."""
+    """Return an object in that namespace, where the manifests name one of their own."""
     if resource["kind"] not in _OF_THE_CLUSTER:
         resource["metadata"]["namespace"] = namespace
     for subject in resource.get("subjects", []):

@@ -31,9 +31,9 @@ class Operator:
     proxy: FaultProxy
     folder: Path
     restarts: bool = False
-    """Whether it is started anew when it ends."""
+    """Indicates that it is started anew when it ends."""
     ends: list[tuple[float, int]] = field(default_factory=list)
-    """When it ended, and with which status."""
+    """The times at which it ended, with the exit statuses."""
 
     def start(self) -> None:
         self._should_run = True
@@ -72,7 +72,7 @@ class Operator:
         return write
 
     def looks(self) -> int:
-        """How often it has looked at the Lease."""
+        """Return how often it has looked at the Lease."""
         return sum(request.is_of_lease and not request.is_write for request in self.proxy.passed)
 
     def read_log(self) -> str:

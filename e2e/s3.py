@@ -17,7 +17,7 @@ KEYS: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "not-a-secret-of-anybody",
     "AWS_REGION": "us-east-1",
 }
-"""What a client must have in its environment."""
+"""The variables that a client must have in its environment."""
 
 
 class S3Server(Server):

@@ -31,7 +31,7 @@ class Server(ABC):
     def answers(self) -> bool: ...
 
     def environment(self) -> Mapping[str, str] | None:
-        """None for that of this process."""
+        """Return the environment of the server's process; None for that of this process."""
         return None
 
     def __enter__(self) -> Self:

@@ -88,7 +88,7 @@ class Service:
         return self.wait_for("serves by other pods", by_others)
 
     def wait_condition(self, kind: str, status: str, reason: str) -> Object:
-        """That condition of the resource, once it is so."""
+        """Return that condition of the resource, once it is so."""
         resource = self.wait_for(
             f"{kind} is {status} because of {reason}",
             lambda resource: (

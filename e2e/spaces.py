@@ -73,7 +73,7 @@ class Seen:
 
 @dataclass
 class Watch:
-    """What the clients got: first and last answer of each space, and every tenth. Known after they have ended."""
+    """Holds what the clients got: first and last answer of each space, and every tenth. Known after they have ended."""
 
     seen: list[Seen] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

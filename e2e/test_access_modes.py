@@ -23,7 +23,7 @@ FAKE = ("fake-a", "fake-b")
 
 @pytest.fixture(scope="module")
 def folder(cluster: Cluster, namespace: str) -> Path:
-    """Where the module's volumes lie; goes with the cluster at the latest."""
+    """Return the folder in which the module's volumes lie; goes with the cluster at the latest."""
     return writable_folder(cluster.layout.volumes / namespace)
 
 

@@ -25,7 +25,7 @@ DEPLOYMENT = ("deployment", ADAPTER, "--namespace", OPERATOR_NAMESPACE)
 API_SERVICE = ("apiservice", "v1beta2.custom.metrics.k8s.io")
 SELECTOR = "app.kubernetes.io/component=metrics-adapter"
 GRACE_S = 30
-"""For so long the operator leaves an API registered that nobody answers for."""
+"""The seconds for which the operator leaves an API registered that nobody answers for."""
 
 
 def is_available(resource: Object) -> bool:

@@ -15,7 +15,7 @@ NAME = "metadata.name must have at most 45 characters, start with a letter"
 
 
 def refuse(kubectl: Kubectl, name: str, spec: dict[str, Any]) -> str:
-    """What the API server says to a manifest that it must refuse."""
+    """Return what the API server says to a manifest that it must refuse."""
     manifest = {
         "apiVersion": "embedserve.dev/v1alpha1",
         "kind": "EmbeddingService",

@@ -26,7 +26,7 @@ class Broken:
     spec: dict[str, Any]
     reason: str
     names: tuple[str, ...]
-    """What the message must name."""
+    """The words that the message must have."""
     stalls: bool
     repaired: dict[str, Any] = field(default_factory=hub_spec)
 

@@ -54,7 +54,7 @@ def _scale_hub(kubectl: Kubectl, replicas: int) -> None:
 
 
 def got(client: ClientPod, url: str) -> Any:
-    """What a server inside of the cluster answers."""
+    """Return what a server inside of the cluster answers."""
     return json.loads(client.run("python3", "-c", GET, url))
 
 
@@ -120,7 +120,7 @@ def test_pods_ask_for_the_memory_that_was_planned_and_serve_all_that_was_wanted_
 
 
 def precision_of(service: Service, client: ClientPod) -> str:
-    """What the service says of how it runs its model."""
+    """Return what the service says of how it runs its model."""
     info = got(client, f"{service.get()['status']['endpoint']['url']}/info")
     return str(info["model_dtype"])
 

@@ -40,7 +40,7 @@ def upgrading(resource: Object) -> str | None:
 
 
 def count_failed(kubectl: Kubectl, client: ClientPod) -> float:
-    """What the alert EmbedserveUpgradeFailed looks at, of the operator that leads."""
+    """Return what the alert EmbedserveUpgradeFailed looks at, of the operator that leads."""
     page = client.run("python3", "-c", _METRICS, leader(kubectl)["status"]["podIP"])
     (line,) = [line for line in page.splitlines() if line.startswith("embedserve_operator_upgrades_failed ")]
     return float(line.rpartition(" ")[2])

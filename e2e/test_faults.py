@@ -20,7 +20,9 @@ AWAY_S = 60
 BYSTANDERS = 8
 """Services that nobody changes."""
 QUIET_S = 5
-"""Without a write: what follows a service's creation, its children seen and their state told, has come to its end."""
+"""The seconds without a write after which what follows a service's creation, its children seen and their state told,
+has come to its end.
+"""
 
 
 @pytest.fixture(scope="module")

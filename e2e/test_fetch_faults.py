@@ -34,7 +34,7 @@ KILLS = 30
 MAX_BYTES_BETWEEN = 1_000_000
 """Bytes from the start of one that is killed to its end."""
 HARD_KILLS = 3
-"""Of those; after each the Job waits twice as long before its next try."""
+"""The number of those that are hard; after each the Job waits twice as long before its next try."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def jobs(kubectl: Kubectl, volume: NodeVolume) -> list[str]:
 
 
 def fetching_processes() -> list[int]:
-    """Of the pods: `embedserve fetch` with the configuration file of a container."""
+    """Return the processes of the pods that fetch: `embedserve fetch` with the configuration file of a container."""
     marks = {b"fetch", b"/etc/embedserve/runtime.yaml"}
     return [number for number, words in list_commands() if marks <= {*words}]
 

@@ -16,7 +16,7 @@ from e2e.hub.faults import FaultKind
 from e2e.services import Object, Service, hub_spec
 
 BYTES_PER_SECOND = 1_000_000
-"""Of each connection: a model of 90 MB, fetched by three, takes half a minute."""
+"""The rate of each connection: a model of 90 MB, fetched by three, takes half a minute."""
 FAULTS = """
 import json, sys, urllib.request as r
 method, body = sys.argv[1], sys.argv[2].encode()
@@ -38,7 +38,7 @@ def slow_hub(client: ClientPod) -> Iterator[None]:
 
 
 def followed(service: Service) -> list[dict[str, Any]]:
-    """What the resource said of its fetch, each thing once, until it serves."""
+    """Return what the resource said of its fetch, each thing once, until it serves."""
     reports: list[dict[str, Any]] = []
 
     def serves(resource: Object) -> bool:

@@ -89,7 +89,7 @@ def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
 
 
 def adapter_queries(cluster: Cluster, service: Service) -> list[str]:
-    """What a prometheus-adapter with the chart's rules asks for the pods of a service."""
+    """Return what a prometheus-adapter with the chart's rules asks for the pods of a service."""
     # Without a cluster helm takes its own idea of a version, which is older than the chart takes.
     flags = ["--kube-version", "1.34", "--set", "prometheusAdapter.rules=true"]
     flags += ["--show-only", "templates/prometheus-adapter-rules.yaml"]

@@ -88,14 +88,14 @@ def test_applying_it_again_makes_no_difference(life: Service, kubectl: Kubectl, 
 
 
 def _without_defaults(live: Any, applied: Any) -> Any:
-    """What the API server filled in from the schema, taken out again."""
+    """Return a spec without what the API server filled in from the schema."""
     if isinstance(live, dict) and isinstance(applied, dict):
         return {key: _without_defaults(live[key], applied[key]) for key in live if key in applied}
     return live
 
 
 def _field_owners(service: Service) -> dict[str, set[str]]:
-    """Which manager wrote what of the user's resource: the whole, or a subresource."""
+    """Return which manager wrote what of the user's resource: the whole, or a subresource."""
     words = ("embeddingservice", service.name, "--namespace", service.namespace, "--show-managed-fields")
     received = service.kubectl.get(*words)
     assert received is not None

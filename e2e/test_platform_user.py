@@ -110,7 +110,7 @@ def platform(kubectl: Kubectl, namespace: str) -> Iterator[None]:
 
 
 def is_refused(kubectl: Kubectl, namespace: str) -> bool:
-    """Whether a pod with a user of its own is."""
+    """Return whether a pod with a user of its own is refused."""
     security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
     own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     pod = {

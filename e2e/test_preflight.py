@@ -24,7 +24,7 @@ PROGRAM = "from embedserve_operator.commands.cli import kubectl_plugin; raise Sy
 
 @pytest.fixture(scope="module", autouse=True)
 def nobody_scales(kubectl: Kubectl) -> None:
-    """What other modules have deleted is gone: preflight looks at all services of the cluster."""
+    """Wait until what other modules have deleted is gone: preflight looks at all services of the cluster."""
 
     def scaling() -> list[str]:
         received = kubectl.get("embeddingservices", "--all-namespaces") or {"items": []}

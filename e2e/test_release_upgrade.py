@@ -63,7 +63,7 @@ def uids(service: Service) -> set[str]:
 
 
 def is_seen(resource: Object) -> bool:
-    """Whether an operator that takes turns has been over a Deployment and has nothing more to do with it."""
+    """Return whether an operator that takes turns has been over a Deployment and has nothing more to do with it."""
     annotations = resource["metadata"].get("annotations", {})
     return "embedserve.dev/generation" in annotations and not annotations.get(UPGRADE)
 

@@ -100,5 +100,5 @@ def has_mark(service: Service) -> bool:
 
 
 def is_proved(service: Service) -> bool:
-    """Whether the operator knows what the service's pods answer."""
+    """Return whether the operator knows what the service's pods answer."""
     return "vectorSpace" in service.get().get("status", {})

@@ -74,7 +74,7 @@ def writable_folder(folder: Path) -> Path:
 
 
 def bytes_in(folder: Path) -> int:
-    """That files take up, holes left out; what goes away meanwhile does not count."""
+    """Return the bytes that files take up, holes left out; what goes away meanwhile does not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -96,7 +96,7 @@ def build_flux(layout: Layout, progress: Progress) -> Path:
 
 
 def module_folder(build: GoBuild, module: str) -> Path:
-    """Where the sources of a module lie that was built: its manifests are installed as they are."""
+    """Return where the sources of a module lie that was built: its manifests are installed as they are."""
     words = ["go", "list", "-m", "-f", "{{.Dir}}", module]
     return Path(run(words, folder=build.source, environment={**os.environ, "GOWORK": "off"}).strip())
 

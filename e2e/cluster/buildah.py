@@ -100,7 +100,9 @@ class Buildah:
             self._run("rm", container)
 
     def printed(self, reference: str, *words: str) -> str:
-        """What a command inside the image prints, as the image's own user. Raises ClusterError unless it exits 0."""
+        """Return what a command inside the image prints, as the image's own user. Raises ClusterError unless it exits
+        0.
+        """
         container = self._ask("from", "--quiet", "--pull-never", reference)
         try:
             command = self._command("run", "--isolation", "chroot", container, "--", *words)
@@ -122,7 +124,7 @@ class Buildah:
 
     @contextmanager
     def _secrets(self) -> Iterator[dict[str, Path]]:
-        """How this machine reaches its package index; mounted while pip runs, so never part of an image."""
+        """Return how this machine reaches its package index; mounted while pip runs, so never part of an image."""
         with tempfile.TemporaryDirectory(prefix="embedserve-build-") as folder:
             settings = Path(folder) / "pip.conf"
             settings.write_text(_pip_settings())

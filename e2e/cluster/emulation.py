@@ -18,7 +18,7 @@ REGISTRY = Path("/proc/sys/fs/binfmt_misc")
 
 
 def own_architecture() -> str:
-    """Of this machine, by Debian's name."""
+    """Return the architecture of this machine, by Debian's name."""
     return {"x86_64": "amd64", "aarch64": ARM64}[platform.machine()]
 
 
@@ -35,7 +35,7 @@ def ensure_arm64(progress: Progress) -> None:
 
 
 def printed(system: Path, words: Sequence[str], search: str) -> str:
-    """What a command in the file system `system` prints, as the images' user and with `search` as PATH. Raises
+    """Return what a command in the file system `system` prints, as the images' user and with `search` as PATH. Raises
     ClusterError unless it exits 0. It sees no /sys, as in `running`."""
     inside = 'mount -t proc proc "$0/proc" && exec chroot --userspec=65532:65532 "$0" env PATH="$1" "${@:2}"'
     command = ["unshare", "--mount", "bash", "-c", inside, str(system), search, *words]

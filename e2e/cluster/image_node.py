@@ -46,7 +46,7 @@ def image_node(cluster: Cluster, references: Sequence[str]) -> Iterator[None]:
 
 
 def remove_image_node(cluster: Cluster) -> None:
-    """That of a run that was broken off too; nothing where there is none."""
+    """Remove the node, that of a run that was broken off too; do nothing where there is none."""
     node = _ImageNode(cluster)
     if not node.root.exists():
         return

@@ -84,7 +84,7 @@ class ImageLoader:
 
 
 def load_system_images(loader: ImageLoader, programs: dict[str, Path]) -> None:
-    """What the cluster itself runs: all from scratch, one program each."""
+    """Load the images that the cluster itself runs: all from scratch, one program each."""
     pause = _pause_folder(loader.layout)
     helper = _helper_folder(loader.layout)
     for reference, name, context in (
@@ -149,7 +149,7 @@ def build_cuda(loader: ImageLoader, architecture: str | None = None) -> str:
 
 
 def self_test(loader: ImageLoader, reference: str, architecture: str | None = None) -> str:
-    """What the image of the runtime says of itself. Raises ClusterError when a check fails."""
+    """Return what the image of the runtime says of itself. Raises ClusterError when a check fails."""
     if architecture is None or architecture == own_architecture():
         return loader.buildah.printed(reference, "embedserve", "self-test")
     with (
@@ -175,7 +175,9 @@ def _project_image(
 
 
 def _of_the_builder(loader: ImageLoader, architecture: str | None) -> dict[str, str]:
-    """For another architecture: what this machine unpacks the packages in, since a local base has one architecture."""
+    """Return, for another architecture, what this machine unpacks the packages in, since a local base has one
+    architecture.
+    """
     if architecture is None:
         return {}
     return {"BUILD_BASE": loader.base(), "BUILDPLATFORM": f"linux/{own_architecture()}"}

@@ -66,7 +66,7 @@ def remove_fake_nodes(kubectl: Kubectl) -> None:
 
 
 def _marked(node: dict[str, Any]) -> dict[str, Any]:
-    """For kwok by an annotation, for who removes them by a label."""
+    """Return a node that is marked for kwok by an annotation, and for who removes it by a label."""
     meta, mark = node["metadata"], {MARK: "fake"}
     annotations, labels = meta.get("annotations", {}) | mark, meta.get("labels", {}) | mark
     return {**node, "metadata": {**meta, "annotations": annotations, "labels": labels}}

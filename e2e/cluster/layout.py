@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie on disk."""
+    """Says where things lie on disk."""
 
     root: Path
 

@@ -79,7 +79,7 @@ class Cluster:
         return ImageLoader(self.layout, self.progress)
 
     def complaint(self) -> str:
-        """Why the cluster cannot be used as it is; empty when it can."""
+        """Return why the cluster cannot be used as it is; empty when it can."""
         dead = [name for name in PROCESS_NAMES if not self.supervisor.runs(name)]
         if len(dead) == len(PROCESS_NAMES):
             return "not running"
@@ -117,7 +117,7 @@ class Cluster:
             self._clear()
 
     def restart_api_server(self, *gates: str) -> None:
-        """With these feature gates beside our own."""
+        """Restart the API server with these feature gates beside our own."""
         self.supervisor.stop("kube-apiserver")
         self.launch(components.api_server(self.layout, gates))
         self._wait_for("kube-apiserver", "it is ready", self._api_ready)

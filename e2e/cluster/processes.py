@@ -99,7 +99,7 @@ class Supervisor:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, name: str) -> None:
-        """With little patience: all that these processes keep is thrown away with them."""
+        """Stop the processes with little patience: all that these processes keep is thrown away with them."""
         identity = self._identity(name)
         if identity is not None:
             end_process(identity, grace_s=2)

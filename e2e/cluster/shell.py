@@ -37,7 +37,7 @@ def attempt(
     folder: Path | None = None,
     timeout_s: float = 300,
 ) -> subprocess.CompletedProcess[str]:
-    """As ``run``, but the caller judges the exit code."""
+    """Run a command and return its result; the caller judges the exit code."""
     try:
         return subprocess.run(
             [str(word) for word in command],

@@ -56,7 +56,7 @@ def reference_in_background() -> Iterator[Reference]:
 
 
 def largest_difference(served: Sequence[Sequence[float]], expected: Vectors) -> float:
-    """Also makes sure that what is compared are finite numbers of the right shape."""
+    """Return the largest difference, after a check that what is compared are finite numbers of the right shape."""
     got = np.array(served)
     if got.shape != expected.shape:
         raise DemoError(f"vectors of shape {got.shape} were served, {expected.shape} were wanted")

@@ -14,7 +14,7 @@ from e2e.cluster.shell import run
 
 @dataclass(frozen=True)
 class EarlierRelease:
-    """What a user of that release has installed."""
+    """Holds what a user of that release has installed."""
 
     chart: Path
     operator: LoadedImage

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """What was wanted and what was found."""
+    """Says what was wanted and what was found."""

@@ -50,7 +50,7 @@ COUNT = 50
 
 
 def fifty_texts() -> tuple[str, ...]:
-    """From one word to about two hundred; the shown three come first."""
+    """Return texts of one word to about two hundred; the shown three come first."""
     needed = COUNT - len(SHOWN) - len(OTHERS)
     longer = tuple(_run_of_sentences(number) for number in range(needed))
     return SHOWN + OTHERS + longer

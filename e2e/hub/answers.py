@@ -23,7 +23,7 @@ RANGE = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 @dataclass(frozen=True)
 class Question:
     path: str
-    """With its query, as it stands in the request line."""
+    """The path with its query, as it stands in the request line."""
 
     token: str | None = None
     byte_range: str | None = None

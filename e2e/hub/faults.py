@@ -33,7 +33,7 @@ class Fault:
 
     amount: int = 1
     times: int | None = None
-    """For how many requests it holds; nothing: until it is cleared."""
+    """The number of requests for which it holds; None: until it is cleared."""
 
 
 class Faults:

@@ -20,7 +20,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spec
 
 
 def model_folder() -> Path:
-    """Where the package with the real MiniLM files keeps them; found without importing its dependencies."""
+    """Return where the package with the real MiniLM files keeps them; found without importing its dependencies."""
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"package {MODEL_PACKAGE} is not installed: run `make setup`")

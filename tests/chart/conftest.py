@@ -33,7 +33,7 @@ def helm() -> Helm:
 
 @pytest.fixture(scope="session")
 def template(helm: Helm) -> Callable[..., str]:
-    """What the chart renders with some flags, each set of flags once."""
+    """Return what the chart renders with some flags, each set of flags once."""
 
     @cache
     def render(*flags: str) -> str:

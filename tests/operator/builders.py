@@ -128,7 +128,7 @@ def ready(of: Manifest, report: Mapping[str, Any] = REPORT) -> Manifest:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What exists around one resource. Every method returns the cluster after it; nothing is shared."""
+    """Holds what exists around one resource. Every method returns the cluster after it; nothing is shared."""
 
     resource: Manifest = field(default_factory=resource)
     children: tuple[Manifest, ...] = ()
@@ -142,7 +142,7 @@ class Cluster:
     replies: Mapping[str, PodReplies] = field(default_factory=dict)
     """Beside what is proved, by runs of pods."""
     creation_problems: Mapping[str, str] = field(default_factory=dict)
-    """Why pods of Jobs cannot be created, by the UID of the Job."""
+    """The reason why pods of Jobs cannot be created, by the UID of the Job."""
 
     def observed(self) -> ObservedState:
         """Pods that are ready have passed the self-check."""

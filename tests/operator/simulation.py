@@ -59,7 +59,7 @@ def reconciler_of(
     clock: Callable[[], float] = time.monotonic,
     operator_keys: str = "",
 ) -> Reconciler:
-    """Of a process of the operator without watches. seconds: since 1970."""
+    """Return the reconciler of a process of the operator without watches. seconds: since 1970."""
     return Reconciler(
         ApiConnections(kube, pod_client),
         Caches(store, ClusterCache(watches_nodes=False)),
@@ -88,7 +88,7 @@ class Simulation:
     """Repositories whose pods come up and do not pass the self-check."""
     after_write: Callable[[], None] = lambda: None
     admits: Callable[[Manifest, web.Request, bytes], bool] = lambda *_: True
-    """Whether a pod takes a call with this body."""
+    """Returns whether a pod takes a call with this body."""
     died: asyncio.Event = field(default_factory=asyncio.Event)
     version: int = 0
 
@@ -277,7 +277,7 @@ class Simulation:
         return spaces.pop() if len(spaces) == 1 else None
 
     def answers(self) -> set[str | None]:
-        """What new connections by the service's name get."""
+        """Return what new connections by the service's name get."""
         return {self.answer_of(received) for received in self.selected("docs")}
 
     def condition(self, kind: str) -> Manifest | None:
@@ -324,7 +324,7 @@ class Operator:
     simulation: Simulation
     pod_port: int
     key: Ed25519PrivateKey | None = None
-    """What calls to pods are signed with; None signs none, as operators of before."""
+    """The key with which calls to pods are signed; None signs none, as operators of before."""
     generation: int = 1
 
     async def run(self, *, settles: bool = True, max_passes: int = 60) -> None:
@@ -347,7 +347,7 @@ class Operator:
         raise AssertionError(f"no end after {max_passes} passes")
 
     async def _pass(self, kube: KubeClient, pod_client: PodClient) -> bool:
-        """Whether another pass is due at once."""
+        """Return whether another pass is due at once."""
         simulation = self.simulation
         store, queue = ObjectCache(), WorkQueue[ObjectKey](base_delay=1, max_delay=60)
         for (kind, _), stored in simulation.objects.items():

@@ -149,7 +149,7 @@ async def answering(*pods: Pod) -> AsyncIterator[int]:
 
 
 def client_context(bundle: str, certificate: Path | None) -> ssl.SSLContext:
-    """How the API server connects: it trusts the bundle only, and shows its certificate."""
+    """Return the TLS context of the API server, which trusts the bundle only and shows its certificate."""
     context = ssl.create_default_context(cadata=bundle)
     # As Go does: a certificate that is itself in the bundle is trusted.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -235,7 +235,7 @@ def test_another_value_is_a_change(sent: Manifest, live: Manifest, path: str) ->
 
 
 def mutated(live: Manifest) -> Manifest:
-    """As an admission webhook leaves a Deployment: with another image."""
+    """Return a Deployment as an admission webhook leaves it: with another image."""
     changed = deepcopy(live)
     changed["metadata"]["uid"] = "uid"
     _container(changed)["image"] = "mirror.example/embedserve-runtime"

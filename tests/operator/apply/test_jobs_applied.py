@@ -113,7 +113,7 @@ IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"
 
 
 def without_images(manifest: dict[str, Any]) -> dict[str, Any]:
-    """As an API server whose feature is off keeps it: neither such volumes nor their mounts."""
+    """Return a manifest as an API server whose feature is off keeps it: without such volumes and their mounts."""
     pod = manifest["spec"]["template"]["spec"]
     volumes = [volume for volume in pod["volumes"] if "image" not in volume]
     return {**manifest, "spec": {**manifest["spec"], "template": {"spec": {**pod, "volumes": volumes}}}}

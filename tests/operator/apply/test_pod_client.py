@@ -20,7 +20,7 @@ from embedserve_operator.state.pods import FetchingPod, FetchProgress, PodReplie
 KEY = ObjectKey("search", "docs")
 SPACE, OTHER = "vs1-0123456789abcdef0123", "vs1-fedcba9876543210fedc"
 NOBODY = "127.0.0.3"
-"""Where nothing listens."""
+"""An address at which nothing listens."""
 
 
 def pod(address: str = "127.0.0.2", run: str = "a/0") -> PodState:

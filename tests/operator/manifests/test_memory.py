@@ -19,7 +19,7 @@ from tests.support.differences import find_differences
 
 MIB = 2**20
 WANT = "448Mi"
-"""For the model of `REPORT`, of 91 MB."""
+"""The memory that a pod asks for with the model of `REPORT`, of 91 MB."""
 PLANNED = {
     **REPORT,
     "memory": {
@@ -178,7 +178,7 @@ def test_a_new_model_starts_without_the_size_of_the_old_one() -> None:
 
 
 def _changes(before: Plan, after: Plan) -> dict[str, Any]:
-    """What is different in a Deployment that was made for the size, beside the annotation that says so."""
+    """Return what is different in a Deployment that was made for the size, beside the annotation that says so."""
     manifest = deployment(after)
     assert manifest["metadata"]["annotations"].pop("embedserve.dev/model-bytes") == str(REPORT["sizeBytes"])
     return find_differences(format_yaml([deployment(before)]), format_yaml([manifest]))

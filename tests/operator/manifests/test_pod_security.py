@@ -14,7 +14,7 @@ from tests.operator.rendering.cases import SPECS
 
 @cache
 def children_of(name: str) -> list[Any]:
-    """Not to be changed: each spec is rendered once."""
+    """Return the children of a golden spec, which must not be changed: each spec is rendered once."""
     return list(yaml.load_all(render(SPECS[name]), Loader=yaml.CSafeLoader))
 
 

@@ -54,10 +54,10 @@ class SteppedCluster:
     settings: RenderSettings = SETTINGS
     """Those of the operator that runs now."""
     upgrade: UpgradeProgress = NO_UPGRADE
-    """How far an upgrade has come with other services."""
+    """Counts the other services that an upgrade rolls, or has failed with."""
     objects: dict[Ref, Manifest] = field(default_factory=dict)
     replies: dict[str, PodReplies] = field(default_factory=dict)
-    """What the operator that runs now has heard of pods."""
+    """The replies of pods that the operator which runs now has received."""
     proved: set[str] = field(default_factory=set)
     """The vector spaces that some pod has passed the self-check of."""
 

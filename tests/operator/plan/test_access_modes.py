@@ -102,7 +102,7 @@ def mounting(cluster: Cluster) -> list[Manifest]:
 
 
 def is_kept_together(template: Manifest) -> bool:
-    """Whether a pod goes only where the other pods of its claim are."""
+    """Return whether a pod goes only where the other pods of its claim are."""
     mark = template["metadata"]["labels"][CLAIM_LABEL]
     affinity = template["spec"]["affinity"].get("podAffinity", {})
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", [])

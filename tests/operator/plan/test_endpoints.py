@@ -43,7 +43,7 @@ FROM_SECRET = {"secretKeyRef": SECRET}
 
 
 def refusal(spec: dict[str, Any], *allowed: str) -> str | None:
-    """What the operator says against a manifest."""
+    """Return what the operator says against a manifest."""
     settings = replace(SETTINGS, allowed_endpoints=allowed)
     cluster = Cluster(resource(spec), settings=settings)
     stalled = cluster.conditions().get("Stalled")

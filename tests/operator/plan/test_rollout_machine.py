@@ -196,7 +196,9 @@ class ModelChanges(RuleBasedStateMachine):
         raise AssertionError(f"no end after {MAX_PASSES} passes")
 
     def _check_followed(self) -> None:
-        """What serves has the number of pods and the memory of the manifest, unless they came with another model."""
+        """Check that what serves has the number of pods and the memory of the manifest, unless they came with another
+        model.
+        """
         cluster = self.cluster
         deployment = cluster.find_deployment(cluster.serving_revision or "")
         if deployment is None:
@@ -222,7 +224,7 @@ class ModelChanges(RuleBasedStateMachine):
             )
 
     def _check_retained(self, desired: str) -> None:
-        """What is kept for a way back has followed the manifest too."""
+        """Check that what is kept for a way back has followed the manifest too."""
         cluster = self.cluster
         for received in cluster.list_kind("Deployment"):
             if received["metadata"]["labels"][REVISION_LABEL] not in (cluster.serving_revision, desired):

@@ -109,7 +109,7 @@ def template(cluster: SteppedCluster) -> str:
 
 
 def phase(cluster: SteppedCluster) -> str:
-    """What the Deployment that serves says of the upgrade."""
+    """Return what the Deployment that serves says of the upgrade."""
     deployment = cluster.find_deployment(cluster.serving_revision or "")
     assert deployment is not None
     return str(deployment["metadata"]["annotations"].get(UPGRADE, ""))

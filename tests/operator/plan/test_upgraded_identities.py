@@ -31,7 +31,7 @@ def serving(spec: dict[str, Any]) -> Cluster:
 
 
 def upgraded(spec: dict[str, Any], *, replaced: int, report: dict[str, Any] = RENAMED) -> Cluster:
-    """With the new image, after so many pods of three were replaced."""
+    """Return the service with the new image, after so many of its three pods were replaced."""
     cluster = replace(serving({**spec, "replicas": 3}), settings=UPGRADED).applied()
     pods = [ready(pod, report) if number < replaced else pod for number, pod in enumerate(cluster.pods)]
     return replace(cluster, pods=tuple(pods))

@@ -14,7 +14,7 @@ from embedserve_operator.process.operator import log_loop_error
 
 @asynccontextmanager
 async def block() -> AsyncIterator[None]:
-    """As around a stream of kopf's: it waits for something when it is left."""
+    """Behave as a stream of kopf's does: it waits for something when it is left."""
     waiter: asyncio.Future[None] = asyncio.Future()
     try:
         yield

@@ -39,7 +39,9 @@ UPGRADED = replace(
 
 @dataclass
 class Store:
-    """What the API server keeps; the cache of the operator sees each write by its answer, and what a test puts in."""
+    """Holds what the API server keeps; the cache of the operator sees each write by its answer, and what a test puts
+    in.
+    """
 
     cache: ObjectCache = field(default_factory=ObjectCache)
     deployments: dict[str, Manifest] = field(default_factory=dict)

@@ -65,7 +65,7 @@ def build_class_terms(name: str, major: str, *minors: str, architectures: Iterab
 def compare_with_hopper(
     name: str, major: str, *minors: str, architectures: Iterable[str] = ("amd64", "arm64")
 ) -> dict[str, Any]:
-    """What is different in the node terms of a class from those of class hopper."""
+    """Return what is different in the node terms of a class from those of class hopper."""
     hopper = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
     terms = build_class_terms(name, major, *minors, architectures=architectures)
     return find_value_differences(hopper, terms, NODE_TERMS)

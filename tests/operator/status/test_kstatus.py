@@ -29,7 +29,9 @@ def kstatus(received: dict[str, Any]) -> Verdict:
 
 
 def argo_health(received: dict[str, Any]) -> dict[str, str]:
-    """As Argo CD calls it: the resource is the global `obj`, the answer is the script's value."""
+    """Return the answer of the script as Argo CD calls it: the resource is the global `obj`, the answer is the script's
+    value.
+    """
     lua = lua51.LuaRuntime()
     lua.globals().obj = lua.table_from(received, recursive=True)
     return dict(lua.execute(HEALTH_SCRIPT.read_text(encoding="utf-8")))

@@ -113,4 +113,4 @@ CLOUD_LABELS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""For each built-in class the label keys, each with the values that stand for accelerators of the class."""
+"""The label keys of each built-in class, each with the values that stand for accelerators of the class."""

@@ -32,7 +32,7 @@ Architecture = Literal["amd64", "arm64"]
 
 
 class HardwareClass(Model):
-    """What a name in `spec.hardware.class` stands for."""
+    """Describes the nodes and settings that a name in `spec.hardware.class` stands for."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -43,7 +43,7 @@ class HardwareClass(Model):
     )
 
     description: str = ""
-    """For people."""
+    """Describes the class for people."""
     compute_capabilities: tuple[Capability, ...] = ()
     """Compute capabilities, one of which a node must have; none: accelerators do not matter."""
     accelerator_labels: dict[str, Annotated[tuple[LabelValue, ...], Field(min_length=1)]] = Field(
@@ -65,7 +65,7 @@ class HardwareClass(Model):
     engine: Literal["auto", "onnx", "torch"] = "auto"
     """Engine when the resource says `auto`."""
     image: str = "cpu"
-    """Which of the runtime's images."""
+    """The name of one of the runtime's images."""
     cpus: Annotated[int, Field(ge=1)] | None = None
     """Whole CPUs that a pod requests when the resource says nothing about CPUs; where the class has accelerators, for
     each of them."""
