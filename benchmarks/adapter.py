@@ -123,7 +123,7 @@ async def measure(rounds: int) -> tuple[list[float], list[float]]:
     found, worked = [], []
     async with (
         KubeClient(request_timeout=20) as kube,
-        Scraper(keep=10, timeout=5, monotonic=lambda: clock) as scraper,
+        Scraper(cache_seconds=10, timeout=5, monotonic=lambda: clock) as scraper,
     ):
         api = MetricsApi(kube, scraper, lambda: datetime.now(UTC))
         for _ in range(rounds):

@@ -325,10 +325,10 @@ def test_operator_and_adapter_understand_what_the_chart_tells_them_of_each_other
     operator, (metadata, adapter) = arguments["operator"][1], arguments["adapter"]
     settings = build_adapter_settings(adapter)
     place = build_run_settings(operator).adapter
-    assert place == settings.place
-    assert (metadata["namespace"], metadata["name"]) == (settings.place.namespace, settings.place.name)
+    assert place == settings.adapter
+    assert (metadata["namespace"], metadata["name"]) == (settings.adapter.namespace, settings.adapter.name)
     (service,) = objects(template(*ADAPTER), "Service")
-    assert service["metadata"]["name"] == settings.place.name
+    assert service["metadata"]["name"] == settings.adapter.name
     assert service["spec"]["ports"][0]["port"] == API_PORT
 
 

@@ -137,7 +137,7 @@ class AdapterReference:
 class AdapterSettings:
     """Holds the settings of `embedserve-operator adapter`."""
 
-    place: AdapterReference
+    adapter: AdapterReference
     identity: str
     """Name of this process among its replicas: the pod's name."""
     port: int = 8443
@@ -162,7 +162,7 @@ class AdapterSettings:
 class RegistrationSettings:
     """Says how the operator keeps the adapter registered."""
 
-    place: AdapterReference
+    adapter: AdapterReference
     interval: float = 5.0
     """Seconds between looks."""
     grace: float = 30.0

@@ -119,7 +119,9 @@ async def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving(server, tmp_path, monkeypatch))
         kube = await stack.enter_async_context(KubeClient(request_timeout=5))
-        scraper = await stack.enter_async_context(Scraper(keep=10, timeout=0.3, monotonic=clock.monotonic))
+        scraper = await stack.enter_async_context(
+            Scraper(cache_seconds=10, timeout=0.3, monotonic=clock.monotonic)
+        )
         authenticator = FrontProxyAuthenticator()
         runner = web.AppRunner(
             build_application(MetricsApi(kube, scraper, clock.now), authenticator), shutdown_timeout=0.1

@@ -93,15 +93,20 @@ class CertificateRotator:
             await self._listener.listen(build_server_context(self._current, rules.authority))
 
     async def _publish(self) -> None:
-        place = self._settings.place
-        ref = ChildRef("ConfigMap", place.name)
-        config_map = await self._kube.get(place.namespace, ref)
+        adapter = self._settings.adapter
+        ref = ChildRef("ConfigMap", adapter.name)
+        config_map = await self._kube.get(adapter.namespace, ref)
         if config_map is None:
-            raise ApiError(f"ConfigMap {place.namespace}/{place.name} does not exist; the chart makes it")
-        mine = [self._current.certificate, *([self._next.certificate] if self._next is not None else [])]
+            raise ApiError(f"ConfigMap {adapter.namespace}/{adapter.name} does not exist; the chart makes it")
+        own_certificates = [
+            self._current.certificate,
+            *([self._next.certificate] if self._next is not None else []),
+        ]
         published = ConfigMap.parse(config_map).data
         fresh = select_freshest(published, self._now())
-        data = build_published_certificates(published, self._settings.identity, "".join(mine), fresh)
+        data = build_published_certificates(
+            published, self._settings.identity, "".join(own_certificates), fresh
+        )
         if data is not None:
             # This replaces the version that was read, since another replica may be publishing at the same time.
             await self._kube.replace("ConfigMap", {**config_map, "data": data})
@@ -109,10 +114,10 @@ class CertificateRotator:
     async def _read_trusted(self) -> frozenset[str] | None:
         """Return the certificates that the API server accepts; None while our APIService is not registered."""
         api_service = APIService.parse(await self._kube.get("", ChildRef("APIService", API_SERVICE)))
-        if not is_ours(api_service, self._settings.place):
+        if not is_ours(api_service, self._settings.adapter):
             return None
         return frozenset(find_valid_certificates([read_bundle(api_service)], self._now()))
 
     def _create_certificate(self) -> ServingCertificate:
         life = timedelta(days=self._settings.certificate_days)
-        return create_serving_certificate(self._settings.place.server_name, self._now(), life)
+        return create_serving_certificate(self._settings.adapter.server_name, self._now(), life)

@@ -78,25 +78,25 @@ class Registrar:
         return decision
 
     async def _observe(self) -> RegistrationState:
-        place = self._settings.place
+        adapter = self._settings.adapter
         api_services = [
             APIService.parse(received) for received in await self._kube.list_labelled("APIService", "")
         ]
-        ours = [
+        registered = [
             api_service
             for api_service in api_services
-            if api_service.metadata.name == API_SERVICE and is_ours(api_service, place)
+            if api_service.metadata.name == API_SERVICE and is_ours(api_service, adapter)
         ]
-        deployment = await self._kube.get(place.namespace, ChildRef("Deployment", place.name))
-        certificates = await self._kube.get(place.namespace, ChildRef("ConfigMap", place.name))
-        owner = await self._kube.get("", ChildRef("ClusterRole", place.name))
+        deployment = await self._kube.get(adapter.namespace, ChildRef("Deployment", adapter.name))
+        certificates = await self._kube.get(adapter.namespace, ChildRef("ConfigMap", adapter.name))
+        owner = await self._kube.get("", ChildRef("ClusterRole", adapter.name))
         published = ConfigMap.parse(certificates).data.values()
         return RegistrationState(
             is_ready=Deployment.parse(deployment).status.ready_replicas > 0,
             bundle=join_bundle(find_valid_certificates(published, self._clock.now())),
             owner_uid=Object.parse(owner).metadata.uid,
-            registered=ours[0] if ours else None,
-            foreign=find_providers(api_services, place),
+            registered=registered[0] if registered else None,
+            foreign=find_providers(api_services, adapter),
         )
 
     def _log_decision(self, decision: Decision) -> None:

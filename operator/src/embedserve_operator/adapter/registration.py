@@ -86,8 +86,10 @@ def decide_registration(
 ) -> tuple[Decision, RegistrationMemory]:
     """Return what to do now, and what to remember."""
     if state.foreign:
-        why = f"{METRICS_GROUP} is served by {', '.join(state.foreign)}"
-        return (Withdrawal(why) if state.registered is not None else NoChange(why)), RegistrationMemory()
+        reason = f"{METRICS_GROUP} is served by {', '.join(state.foreign)}"
+        return (
+            Withdrawal(reason) if state.registered is not None else NoChange(reason)
+        ), RegistrationMemory()
     if state.registered is None:
         return _decide_unregistered(state, memory, settings, now)
     trouble = _find_trouble(state)
@@ -99,27 +101,27 @@ def decide_registration(
         # With ready replicas, the API would be registered again at once and fail again.
         pause = min(max(2 * memory.pause, settings.grace), settings.retry_limit) if state.is_ready else 0.0
         return Withdrawal(trouble), RegistrationMemory(not_before=now + pause, pause=pause)
-    manifest = _build_api_service(state, settings.place)
+    manifest = _build_api_service(state, settings.adapter)
     if state.bundle and state.owner_uid and _is_outdated(manifest, state.registered):
         return Registration(manifest), memory
     return NoChange(trouble or ""), memory
 
 
-def find_providers(api_services: Iterable[APIService], place: AdapterReference | None) -> tuple[str, ...]:
+def find_providers(api_services: Iterable[APIService], adapter: AdapterReference | None) -> tuple[str, ...]:
     """Return who else serves versions of the group: each APIService that does not lead to our adapter,
     described for people.
     """
     return tuple(
         _describe_provider(api_service)
         for api_service in sorted(api_services, key=lambda api_service: api_service.metadata.name)
-        if api_service.spec.group == METRICS_GROUP and (place is None or not is_ours(api_service, place))
+        if api_service.spec.group == METRICS_GROUP and (adapter is None or not is_ours(api_service, adapter))
     )
 
 
-def is_ours(api_service: APIService, place: AdapterReference) -> bool:
+def is_ours(api_service: APIService, adapter: AdapterReference) -> bool:
     """Return whether an APIService leads to our adapter."""
     service = api_service.spec.service
-    return (service.namespace, service.name) == (place.namespace, place.name)
+    return (service.namespace, service.name) == (adapter.namespace, adapter.name)
 
 
 def read_bundle(api_service: APIService) -> str:
@@ -141,10 +143,10 @@ def _decide_unregistered(
     if not (state.is_ready and state.bundle):
         return NoChange("no replica of the adapter is ready"), replace(memory, bad_since=None)
     if not state.owner_uid:
-        return NoChange(f"ClusterRole {settings.place.name} does not exist; the chart makes it"), memory
+        return NoChange(f"ClusterRole {settings.adapter.name} does not exist; the chart makes it"), memory
     if now < memory.not_before:
         return NoChange("the API server could not reach the adapter; trying again later"), memory
-    return Registration(_build_api_service(state, settings.place)), replace(memory, bad_since=None)
+    return Registration(_build_api_service(state, settings.adapter)), replace(memory, bad_since=None)
 
 
 def _find_trouble(state: RegistrationState) -> str | None:
@@ -158,7 +160,7 @@ def _find_trouble(state: RegistrationState) -> str | None:
     return None
 
 
-def _build_api_service(state: RegistrationState, place: AdapterReference) -> Manifest:
+def _build_api_service(state: RegistrationState, adapter: AdapterReference) -> Manifest:
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -174,7 +176,7 @@ def _build_api_service(state: RegistrationState, place: AdapterReference) -> Man
                 {
                     "apiVersion": "rbac.authorization.k8s.io/v1",
                     "kind": "ClusterRole",
-                    "name": place.name,
+                    "name": adapter.name,
                     "uid": state.owner_uid,
                 }
             ],
@@ -184,7 +186,7 @@ def _build_api_service(state: RegistrationState, place: AdapterReference) -> Man
             "version": METRICS_VERSION,
             "groupPriorityMinimum": _PRIORITY,
             "versionPriority": _PRIORITY,
-            "service": {"namespace": place.namespace, "name": place.name, "port": API_PORT},
+            "service": {"namespace": adapter.namespace, "name": adapter.name, "port": API_PORT},
             "caBundle": base64.b64encode(state.bundle.encode()).decode(),
         },
     }

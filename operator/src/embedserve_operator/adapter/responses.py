@@ -22,7 +22,7 @@ GROUP_VERSION = f"{METRICS_GROUP}/{METRICS_VERSION}"
 
 
 def build_metric_values(
-    question: MetricQuery, targets: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage], now: str
+    query: MetricQuery, targets: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage], now: str
 ) -> Manifest:
     """Return the list of values. `pages` are those of the pods that answered, by UID; `now` is in RFC 3339.
 
@@ -31,27 +31,23 @@ def build_metric_values(
     raised when a ready pod did not answer. UnknownMetricError is raised when there are no pods, or when
     they have no such gauge.
     """
-    selected = [target for target in targets if question.pod_name in (None, target.name)]
+    selected = [target for target in targets if query.pod_name in (None, target.name)]
     if not selected:
-        raise UnknownMetricError(
-            f"no pod is running that {question.pod_selector} selects in {question.namespace}"
-        )
-    values = {target.uid: _read_value(question, pages.get(target.uid)) for target in selected}
+        raise UnknownMetricError(f"no pod is running that {query.pod_selector} selects in {query.namespace}")
+    values = {target.uid: _read_value(query, pages.get(target.uid)) for target in selected}
     present = {uid: value for uid, value in values.items() if value is not None}
     if not present:
-        raise _build_no_value_error(question, selected, pages)
-    if question.described_object is not None:
-        silent = [target.name for target in selected if target.is_ready and target.uid not in present]
-        if silent:
+        raise _build_no_value_error(query, selected, pages)
+    if query.described_object is not None:
+        unresponsive = [target.name for target in selected if target.is_ready and target.uid not in present]
+        if unresponsive:
             raise PodsUnresponsiveError(
-                f"no sum without what these pods say, which did not answer: {', '.join(silent)}"
+                f"no sum without what these pods say, which did not answer: {', '.join(unresponsive)}"
             )
-        return _build_list(
-            [_build_item(question, question.described_object, math.fsum(present.values()), now)]
-        )
+        return _build_list([_build_item(query, query.described_object, math.fsum(present.values()), now)])
     return _build_list(
         [
-            _build_item(question, DescribedObject("Pod", "v1", target.name), present[target.uid], now)
+            _build_item(query, DescribedObject("Pod", "v1", target.name), present[target.uid], now)
             for target in selected
             if target.uid in present
         ]
@@ -120,35 +116,35 @@ def build_error(code: int, reason: str, message: str) -> Manifest:
     }
 
 
-def _read_value(question: MetricQuery, page: MetricsPage | None) -> float | None:
-    return None if page is None else read_gauge(page, question.metric, question.series)
+def _read_value(query: MetricQuery, page: MetricsPage | None) -> float | None:
+    return None if page is None else read_gauge(page, query.metric, query.series)
 
 
 def _build_no_value_error(
-    question: MetricQuery, selected: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage]
+    query: MetricQuery, selected: Sequence[ScrapeTarget], pages: Mapping[str, MetricsPage]
 ) -> UnknownMetricError | PodsUnresponsiveError:
     answered = [pages[target.uid] for target in selected if target.uid in pages]
     if not answered:
         return PodsUnresponsiveError(f"none of {len(selected)} pods answered in time")
-    if any(question.metric in page.other_families for page in answered):
-        return UnknownMetricError(f"{question.metric} is no gauge, and only gauges can be scaled by")
-    series = f" with labels {question.series_text}" if question.series_text else ""
-    return UnknownMetricError(f"the pods have no gauge {question.metric}{series}")
+    if any(query.metric in page.other_families for page in answered):
+        return UnknownMetricError(f"{query.metric} is no gauge, and only gauges can be scaled by")
+    series = f" with labels {query.series_text}" if query.series_text else ""
+    return UnknownMetricError(f"the pods have no gauge {query.metric}{series}")
 
 
 def _build_list(items: list[Manifest]) -> Manifest:
     return {"kind": "MetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}, "items": items}
 
 
-def _build_item(question: MetricQuery, about: DescribedObject, value: float, now: str) -> Manifest:
+def _build_item(query: MetricQuery, about: DescribedObject, value: float, now: str) -> Manifest:
     return {
         "describedObject": {
             "kind": about.kind,
             "apiVersion": about.api_version,
-            "namespace": question.namespace,
+            "namespace": query.namespace,
             "name": about.name,
         },
-        "metric": {"name": question.metric},
+        "metric": {"name": query.metric},
         "timestamp": now,
         "value": format_quantity(value),
     }

@@ -40,10 +40,10 @@ class _CachedPage:
 class Scraper:
     """Reads metrics pages and caches them for a while. Use it as an asynchronous context manager."""
 
-    def __init__(self, *, keep: float, timeout: float, monotonic: Callable[[], float]) -> None:
-        self._keep = keep
+    def __init__(self, *, cache_seconds: float, timeout: float, monotonic: Callable[[], float]) -> None:
+        self._cache_seconds = cache_seconds
         self._timeout = timeout
-        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._monotonic = monotonic
         self._cached: dict[str, _CachedPage] = {}
         self._running: dict[str, asyncio.Task[MetricsPage | None]] = {}
@@ -102,11 +102,11 @@ class Scraper:
     async def _scrape(self, target: ScrapeTarget) -> MetricsPage | None:
         page = None
         try:
-            async with self._places:
+            async with self._slots:
                 page = await self._fetch_page(target.url)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s at %s: %r", target.name, target.url, error)
-        self._cached[target.uid] = _CachedPage(page, self._monotonic() + self._keep)
+        self._cached[target.uid] = _CachedPage(page, self._monotonic() + self._cache_seconds)
         return page
 
     async def _fetch_page(self, url: str) -> MetricsPage | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from embedserve_operator.adapter import responses as answers
+from embedserve_operator.adapter import responses
 from embedserve_operator.adapter.metrics_page import MetricsPage
 from embedserve_operator.adapter.queries import METRICS_GROUP, METRICS_VERSION, ROOT, MetricQuery, parse_query
 from embedserve_operator.adapter.scraper import Scraper
@@ -53,20 +53,20 @@ class MetricsApi:
         self._scraper = scraper
         self._now = now
 
-    async def answer(self, question: MetricQuery) -> Manifest:
+    async def answer(self, query: MetricQuery) -> Manifest:
         """Return the list of values.
 
         The pods are listed again for each query, since the autoscaler believes any name.
         """
         targets: list[ScrapeTarget] = []
-        async for page in self._pods.list_pod_pages(question.namespace, question.pod_selector):
+        async for page in self._pods.list_pod_pages(query.namespace, query.pod_selector):
             # Pods are large, so only a little of each one is kept.
             targets += [target for pod in page if (target := read_target(Pod.parse(pod))) is not None]
-        if question.pod_name is not None:
-            targets = [target for target in targets if target.name == question.pod_name]
+        if query.pod_name is not None:
+            targets = [target for target in targets if target.name == query.pod_name]
         pages: dict[str, MetricsPage] = await self._scraper.scrape(targets)
-        return answers.build_metric_values(
-            question, targets, pages, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return responses.build_metric_values(
+            query, targets, pages, self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         )
 
 
@@ -95,11 +95,11 @@ class FrontProxyAuthenticator:
 def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -> web.Application:
     """Return the application with all routes of the API."""
 
-    async def ask(request: web.Request) -> web.StreamResponse:
+    async def handle_query(request: web.Request) -> web.StreamResponse:
         try:
             # The path is read as it was sent, since a name in it may contain an encoded slash.
-            question = parse_query(request.rel_url.raw_path, request.query)
-            return web.json_response(await api.answer(question))
+            query = parse_query(request.rel_url.raw_path, request.query)
+            return web.json_response(await api.answer(query))
         except MetricQueryError as error:
             log.info("%s: %s", request.path_qs, error)
             code, reason = _STATUSES[type(error)]
@@ -110,13 +110,13 @@ def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -
 
     app = web.Application(middlewares=[authenticator.check], client_max_size=2**16)
     for path, document in (
-        (ROOT, answers.build_resource_list()),
-        (f"/apis/{METRICS_GROUP}", answers.build_group()),
-        ("/apis", {"kind": "APIGroupList", "apiVersion": "v1", "groups": [answers.build_group()]}),
-        ("/openapi/v2", answers.build_open_api()),
+        (ROOT, responses.build_resource_list()),
+        (f"/apis/{METRICS_GROUP}", responses.build_group()),
+        ("/apis", {"kind": "APIGroupList", "apiVersion": "v1", "groups": [responses.build_group()]}),
+        ("/openapi/v2", responses.build_open_api()),
     ):
         app.router.add_get(path, _serve_document(document))
-    app.router.add_get(f"/apis/{METRICS_GROUP}/{METRICS_VERSION}/{{rest:.+}}", ask)
+    app.router.add_get(f"/apis/{METRICS_GROUP}/{METRICS_VERSION}/{{rest:.+}}", handle_query)
     return app
 
 
@@ -141,11 +141,11 @@ class TlsListener:
 
 
 def _serve_document(document: Manifest) -> Handler:
-    async def tell(_request: web.Request) -> web.StreamResponse:
+    async def serve(_request: web.Request) -> web.StreamResponse:
         return web.json_response(document)
 
-    return tell
+    return serve
 
 
 def _build_error_response(code: HTTPStatus, reason: str, message: str) -> web.Response:
-    return web.json_response(answers.build_error(code, reason, message), status=code)
+    return web.json_response(responses.build_error(code, reason, message), status=code)

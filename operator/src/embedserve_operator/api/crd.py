@@ -101,5 +101,7 @@ def format_chart_template() -> str:
     head, marker, tail = body.partition(f"  name: {NAME}\n")
     if not marker or "{{" in body:
         raise ValueError("the definition does not have the shape that the chart's template expects")
-    keep = "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
-    return f"{{{{- if .Values.crds.enabled }}}}\n{head}{marker}{keep}{tail}{{{{- end }}}}\n"
+    policy = (
+        "  {{- if .Values.crds.keep }}\n  annotations:\n    helm.sh/resource-policy: keep\n  {{- end }}\n"
+    )
+    return f"{{{{- if .Values.crds.enabled }}}}\n{head}{marker}{policy}{tail}{{{{- end }}}}\n"

@@ -218,7 +218,7 @@ class Volume(Model):
 
 def _is_free_path(mount: VolumeMount) -> bool:
     path = mount.mount_path.rstrip("/")
-    return not any(path == own or path.startswith(f"{own}/") for own in _OWN_PATHS)
+    return not any(path == reserved or path.startswith(f"{reserved}/") for reserved in _OWN_PATHS)
 
 
 class VolumeMount(Model):

@@ -28,9 +28,9 @@ def build_structural_schema(model: type[BaseModel]) -> Schema:
 def _rewrite(node: Schema, definitions: dict[str, Schema]) -> Schema:
     node = _without_reference(node, definitions)
     node = _without_union(node, definitions)
-    refused = _NOT_STRUCTURAL & node.keys()
-    if refused:
-        raise ValueError(f"not expressible in a CRD: {sorted(refused)} in {node}")
+    inexpressible = _NOT_STRUCTURAL & node.keys()
+    if inexpressible:
+        raise ValueError(f"not expressible in a CRD: {sorted(inexpressible)} in {node}")
     out: Schema = {}
     for key, value in node.items():
         if key in _NOISE or (key == "default" and value is None):

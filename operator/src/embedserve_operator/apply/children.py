@@ -216,17 +216,17 @@ class ChildApplier:
     async def _bring_up_to_date(
         self, manifest: Manifest, observed: ObservedState, transfer: ReplicasOwnershipTransfer | None
     ) -> ApplyFailure | None:
-        why = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
-        if why is None:
+        reason = find_reason_to_apply(manifest, observed.find_child(read_ref(manifest)), self._applied)
+        if reason is None:
             if transfer is not None:
                 await self._transfer_replicas_ownership(observed, transfer)
             return None
-        return await self._apply_child(manifest, why, observed, transfer)
+        return await self._apply_child(manifest, reason, observed, transfer)
 
     async def _apply_child(
         self,
         manifest: Manifest,
-        why: str,
+        reason: str,
         observed: ObservedState,
         transfer: ReplicasOwnershipTransfer | None,
     ) -> ApplyFailure | None:
@@ -238,7 +238,7 @@ class ChildApplier:
             owner = Object.parse(existing).metadata.controller_uid
             if existing is not None and owner != observed.resource.uid:
                 return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
-        log.info("%s: apply %s: %s", key, ref, why)
+        log.info("%s: apply %s: %s", key, ref, reason)
         failure = None if exists else await self._check_image_volumes(manifest)
         if failure is not None:
             return failure
@@ -275,10 +275,10 @@ class ChildApplier:
             insisting = find_applying_managers(error.message, _OURS)
             now = asyncio.get_running_loop().time()
             if insisting or not self._conflict_history.may_overrule((meta["namespace"], ref), now):
-                who = " and ".join(insisting) or "another controller"
+                managers = " and ".join(insisting) or "another controller"
                 return ApplyFailure(
                     "FieldConflict",
-                    f"{ref}: {error.message}; {who} sets these fields to other values and is not overruled: "
+                    f"{ref}: {error.message}; {managers} sets these fields to other values and is not overruled: "
                     "remove them there",
                 )
             log.warning("%s/%s: %s; taking the fields back", meta["namespace"], ref, error)

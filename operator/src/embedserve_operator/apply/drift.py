@@ -130,11 +130,11 @@ def _find_list_differences(desired: list[Any], live: Any, steps: tuple[str, ...]
         return
     by_key = {item.get(key): item for item in live if isinstance(item, Mapping)}
     for item in desired:
-        where = (*steps, f"[{item[key]}]")
+        item_steps = (*steps, f"[{item[key]}]")
         if item[key] in by_key:
-            yield from find_differences(item, by_key[item[key]], where)
+            yield from find_differences(item, by_key[item[key]], item_steps)
         else:
-            yield _build_difference(where, None)
+            yield _build_difference(item_steps, None)
 
 
 def _find_differences_by_position(
@@ -146,5 +146,5 @@ def _find_differences_by_position(
     if len(desired) != len(live):
         yield _build_difference(steps, live)
         return
-    for place, (item, live_item) in enumerate(zip(desired, live, strict=True)):
-        yield from find_differences(item, live_item, (*steps, f"[{place}]"))
+    for index, (item, live_item) in enumerate(zip(desired, live, strict=True)):
+        yield from find_differences(item, live_item, (*steps, f"[{index}]"))

@@ -50,7 +50,7 @@ class PodClient:
         self._message_timeout = aiohttp.ClientTimeout(total=message_timeout)
         self._check_timeout = aiohttp.ClientTimeout(total=check_timeout)
         self._port = port
-        self._places = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._signer: CallSigner | None = None
         self._may_call: Callable[[], bool] = lambda: True
         self._replies: dict[ObjectKey, dict[str, PodReplies]] = {}
@@ -146,18 +146,18 @@ class PodClient:
         """Return the status and the text of the answer; 0 and the reason where there is no answer."""
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         url = f"http://{host}:{self._port}/{path}"
-        sent = None if body is None else json.dumps(body).encode()
-        headers = {} if sent is None else {"Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            async with self._places:
+            async with self._slots:
                 if not self._may_call():
                     return 0, "nothing is sent: this process may no longer lead"
                 if self._signer is not None:
                     headers["Authorization"] = self._signer.sign(
-                        method, f"/{path}", pod=pod.name, body=sent or b""
+                        method, f"/{path}", pod=pod.name, body=content or b""
                     )
                 request = self._session.request(
-                    method, url, data=sent, headers=headers, timeout=bound, allow_redirects=False
+                    method, url, data=content, headers=headers, timeout=bound, allow_redirects=False
                 )
                 return await _read_answer(request)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

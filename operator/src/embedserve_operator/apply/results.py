@@ -88,5 +88,5 @@ class PassResults:
             *(f"{failure.reason}: {failure.message}" for failure in later[: _MAX_FAILURES - 1]),
         ]
         num_omitted = len(distinct) - len(described)
-        more = [f"and {num_omitted} more"] if num_omitted else []
-        return ApplyFailure(first.reason, "; ".join((*described, *more)), is_transient=first.is_transient)
+        omitted = [f"and {num_omitted} more"] if num_omitted else []
+        return ApplyFailure(first.reason, "; ".join((*described, *omitted)), is_transient=first.is_transient)

@@ -41,8 +41,8 @@ class SelfCheckRunner:
         self._queue = queue
         self._attempts: dict[ObjectKey, dict[str, _Attempts]] = {}
         """By resources and runs of their pods."""
-        self._places = asyncio.Semaphore(MAX_RUNNING)
-        self._places_of_namespace: dict[str, asyncio.Semaphore] = defaultdict(
+        self._slots = asyncio.Semaphore(MAX_RUNNING)
+        self._slots_of_namespace: dict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(MAX_RUNNING_OF_NAMESPACE)
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,8 +77,8 @@ class SelfCheckRunner:
         run = request.pod.run_id
         before = self._pod_client.get_replies(key).get(run)
         try:
-            # Who waits for a place of the namespace does not wait for one of all: those are for other namespaces.
-            async with self._places_of_namespace[key.namespace], self._places:
+            # Who waits for a slot of the namespace does not wait for one of all: those are for other namespaces.
+            async with self._slots_of_namespace[key.namespace], self._slots:
                 passed = await self._pod_client.run_self_checks(key, (request,))
         finally:
             attempts.is_running = False

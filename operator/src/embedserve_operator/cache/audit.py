@@ -103,20 +103,20 @@ class Audit:
 
     async def _refresh_kind(self, kind: str) -> bool:
         """List a kind that is not watched; return whether objects of it can be made."""
-        there = await self._kube.serves(kind)
+        is_served = await self._kube.serves(kind)
         received_objects = []
-        if there:
+        if is_served:
             try:
                 received_objects = await self._kube.list_labelled(kind, SERVICE_LABEL)
             except RefusedError as error:
                 log.warning("%ss are not made: %s", kind, error)
-                there = False
+                is_served = False
         known_before = self._objects.list_uids(kind)
         for received in received_objects:
             self._objects.put(kind, received)
         existing = frozenset(Object.parse(received).metadata.uid for received in received_objects)
         self._objects.forget_missing(kind, existing, known_before)
-        return there
+        return is_served
 
     def _enqueue_all(self) -> None:
         for key in self._objects.list_keys():

@@ -59,9 +59,9 @@ class ClusterCache:
         """Record who answers the custom metrics API besides our adapter."""
         self._metrics_providers = providers
 
-    def set_optional_kinds(self, there: frozenset[str]) -> None:
+    def set_optional_kinds(self, kinds: frozenset[str]) -> None:
         """Record which of the kinds that a cluster may lack can be made."""
-        self._optional_kinds = there
+        self._optional_kinds = kinds
 
     def get_state(self) -> ClusterState:
         """Return what is known as frozen values."""
@@ -75,6 +75,6 @@ class ClusterCache:
     def _forget(self, kind: str, name: str) -> bool:
         if kind == NODE:
             return self._nodes.pop(name, None) is not None
-        there = name in self._runtime_classes
+        was_known = name in self._runtime_classes
         self._runtime_classes.discard(name)
-        return there
+        return was_known

@@ -274,8 +274,8 @@ def _build_index_key(kind: str, metadata: Metadata) -> ObjectKey:
     return ObjectKey(namespace, labels.get(SERVICE_LABEL, ""))
 
 
-def _build_claim_key(namespace: str, mark: str) -> ObjectKey:
-    return ObjectKey(namespace, _CLAIM_PREFIX + mark)
+def _build_claim_key(namespace: str, claim_hash: str) -> ObjectKey:
+    return ObjectKey(namespace, _CLAIM_PREFIX + claim_hash)
 
 
 def _is_older_version(version: str, other_version: str) -> bool:

@@ -70,11 +70,11 @@ def build_parser(program: str = "embedserve-operator") -> argparse.ArgumentParse
             "in-use", help="print what services need of a claim's models, one name a line"
         )
         add_in_use_options(in_use)
-    for name, what in (
+    for name, purpose in (
         ("render", "print the children of the resources in a file, without a cluster"),
         ("explain", "say why the plan for the resources in a file is as it is, without a cluster"),
     ):
-        show = commands.add_parser(name, help=what)
+        show = commands.add_parser(name, help=purpose)
         add_render_options(show)
         show.add_argument(
             "-f", "--file", required=True, help="file with EmbeddingService resources; - reads stdin"
@@ -85,11 +85,11 @@ def build_parser(program: str = "embedserve-operator") -> argparse.ArgumentParse
             metavar="FILE",
             help="what `kubectl get nodes,runtimeclasses -o yaml` printed; - reads stdin",
         )
-    for name, what in (
+    for name, purpose in (
         ("spaces", "list the vector spaces of a service in the cluster"),
         ("model", "say which model a service in the cluster serves, and where it came from"),
     ):
-        about = commands.add_parser(name, help=what)
+        about = commands.add_parser(name, help=purpose)
         about.add_argument("name", metavar="NAME", help="name of the EmbeddingService")
         about.add_argument(
             "-n",

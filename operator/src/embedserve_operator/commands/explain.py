@@ -43,10 +43,10 @@ def explain(observed: ObservedState, plan: Plan, settings: RenderSettings) -> st
     spec = observed.resource.spec
     if spec is None:
         return f"{observed.resource.key}: {observed.resource.problem}\n"
-    refused = find_refusal(spec, settings) or find_cache_refusal(observed, spec, settings)
+    refusal = find_refusal(spec, settings) or find_cache_refusal(observed, spec, settings)
     lines = [f"EmbeddingService {observed.resource.key}", ""]
-    if refused is not None:
-        return "\n".join([*lines, f"refused: {refused.reason}", f"  {refused.message}", ""])
+    if refusal is not None:
+        return "\n".join([*lines, f"refused: {refusal.reason}", f"  {refusal.message}", ""])
     lines += _explain_hardware(spec, settings, observed.cluster)
     lines += _explain_cache(observed, spec)
     lines += _explain_revision(spec, plan)
@@ -90,14 +90,14 @@ def _explain_cache(observed: ObservedState, spec: EmbeddingServiceSpec) -> Itera
     if volume is None:
         yield "no cache: each pod fetches the model for itself"
     else:
-        where = (
+        users = (
             "one pod"
             if volume.is_single_pod
             else "the pods of one node"
             if volume.is_single_node
             else "pods of all nodes"
         )
-        yield f"cache: claim {volume.claim}, for {where}"
+        yield f"cache: claim {volume.claim}, for {users}"
         if volume.is_filled:
             yield "  it holds the model: nothing is fetched"
     yield ""

@@ -40,8 +40,8 @@ def _list_pending(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
 
 
 def _describe_job(job: FetchStatus | ConversionStatus) -> str:
-    why = f": {job.reason}: {job.message}" if job.reason is not None else ""
-    return f"{job.state} ({job.job}){why}"
+    cause = f": {job.reason}: {job.message}" if job.reason is not None else ""
+    return f"{job.state} ({job.job}){cause}"
 
 
 def _describe_progress(fetching: Fetching) -> str:

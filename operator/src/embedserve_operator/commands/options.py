@@ -34,12 +34,12 @@ from embedserve_operator.settings import (
 
 def add_render_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that decide the children besides the resource."""
-    for name, what, more in (("runtime", "CPU", ""), ("cuda", "CUDA", "; empty: there is none")):
+    for name, classes, note in (("runtime", "CPU", ""), ("cuda", "CUDA", "; empty: there is none")):
         flavour = "cpu" if name == "runtime" else "cuda"
         parser.add_argument(
             f"--{name}-image",
             default=f"embedserve-runtime:{__version__}-{flavour}",
-            help=f"image of the runtime for {what} classes{more} (default: %(default)s)",
+            help=f"image of the runtime for {classes} classes{note} (default: %(default)s)",
         )
         parser.add_argument(
             f"--{name}-image-pull-policy",
@@ -266,7 +266,7 @@ def build_adapter_settings(options: argparse.Namespace) -> AdapterSettings:
         if vars(options)[name] <= 0:
             raise SettingsError(f"--{name.replace('_', '-')} must be above 0")
     return AdapterSettings(
-        place=AdapterReference(options.namespace, options.name),
+        adapter=AdapterReference(options.namespace, options.name),
         identity=options.identity,
         port=options.port,
         health_port=options.health_port,

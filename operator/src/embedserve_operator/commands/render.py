@@ -134,8 +134,8 @@ def _validate(resource: Mapping[str, Any], name: str, settings: RenderSettings) 
         faults.append(NAME_RULE.message)
     try:
         spec = EmbeddingServiceSpec.model_validate(resource.get("spec"))
-        refused = find_refusal(spec, settings)
-        faults += [refused.message] if refused is not None else []
+        refusal = find_refusal(spec, settings)
+        faults += [refusal.message] if refusal is not None else []
     except ValidationError as error:
         faults.append(describe_problems(error))
     if faults:

@@ -57,8 +57,8 @@ class ApiRequest:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that say what is sent and what is wanted."""
-        sent = {"Content-Type": self.content_type} if self.body is not None else {}
-        return {"Accept": self.accept, **sent}
+        content_headers = {"Content-Type": self.content_type} if self.body is not None else {}
+        return {"Accept": self.accept, **content_headers}
 
 
 def parse_response(status: int, body: bytes) -> Received:

@@ -119,18 +119,18 @@ def build_deployment(
         }
     )
     # What does not change what runs is not part of the fingerprint.
-    remembered = {
+    unhashed = {
         SETTINGS: format_settings(spec),
         **({GENERATION: str(resource.generation)} if resource.generation > 0 else {}),
         **({FOLLOWED: followed} if followed is not None else {}),
     }
-    manifest["metadata"]["annotations"] = {**manifest["metadata"]["annotations"], **remembered}
+    manifest["metadata"]["annotations"] = {**manifest["metadata"]["annotations"], **unhashed}
     if space is not None:
         manifest["metadata"]["labels"] = {**manifest["metadata"]["labels"], SPACE_LABEL: space}
     return manifest
 
 
-def mark_upgrade(deployment: Manifest, phase: str) -> Manifest:
+def annotate_upgrade(deployment: Manifest, phase: str) -> Manifest:
     """Return a Deployment that says how far an upgrade has come with it."""
     metadata = deployment["metadata"]
     return {
@@ -211,12 +211,12 @@ def read_template_hash(manifest: Manifest) -> str:
 def _build_pod_spec(pods: PodInputs, *, memory: Manifest) -> Manifest:
     spec, settings, volume = pods.spec, pods.settings, pods.volume
     selector = build_selector(pods.resource, pods.revision)
-    place = build_placement(spec, settings, selector, runtime_class=pods.runtime_class)
+    placement = build_placement(spec, settings, selector, runtime_class=pods.runtime_class)
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **place,
-        "affinity": add_colocation(place["affinity"], volume),
+        **placement,
+        "affinity": add_colocation(placement["affinity"], volume),
         **build_accounts(spec),
         "terminationGracePeriodSeconds": ENDPOINT_DRAIN_SECONDS
         + compute_grace_seconds(spec)

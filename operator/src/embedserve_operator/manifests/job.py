@@ -46,9 +46,9 @@ def job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: obj
 def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
     """Return a Job. It is created and never changed: another pod template is another Job of the same name."""
     resource, spec = pods.resource, pods.spec
-    own = {TASK_LABEL: task, **build_volume_labels(pods.volume)}
+    task_labels = {TASK_LABEL: task, **build_volume_labels(pods.volume)}
     meta = build_metadata(resource, name)
-    meta["labels"] = {**meta["labels"], **own}
+    meta["labels"] = {**meta["labels"], **task_labels}
     # The hash leaves out which service the Job is for, since services that share a claim want the same Job.
     shared = replace(
         pods,

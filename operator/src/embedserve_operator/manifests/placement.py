@@ -119,11 +119,11 @@ def _build_affinity(requirements: NodeRequirements, hardware: HardwareClass, aff
     """
     node = affinity.get("nodeAffinity") or {}
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    theirs = list_terms(required, "nodeSelectorTerms") or [{}]
+    user_terms = list_terms(required, "nodeSelectorTerms") or [{}]
     terms = [
-        {**their, "matchExpressions": [*list_terms(their, "matchExpressions"), *ours]}
-        for their in theirs
-        for ours in _build_node_terms(requirements, hardware)
+        {**user_term, "matchExpressions": [*list_terms(user_term, "matchExpressions"), *class_expressions]}
+        for user_term in user_terms
+        for class_expressions in _build_node_terms(requirements, hardware)
     ]
     selection = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {**affinity, "nodeAffinity": {**node, **selection}}
@@ -159,7 +159,7 @@ def _build_node_terms(requirements: NodeRequirements, hardware: HardwareClass) -
     by_label = [
         [_build_in_expression(key, *values)] for key, values in requirements.accelerator_labels.items()
     ]
-    return [[*always, *more] for more in (*by_capability, *by_label)] or [always]
+    return [[*always, *alternative] for alternative in (*by_capability, *by_label)] or [always]
 
 
 def _build_in_expression(key: str, *values: str) -> Manifest:

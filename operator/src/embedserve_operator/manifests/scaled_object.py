@@ -29,7 +29,7 @@ def build_scaled_object(
         return None
     name = deployment_name(resource, revision)
     behavior = merge_behavior(autoscaling)
-    ours = (
+    trigger = (
         _build_prometheus_trigger(resource, autoscaling, keda, revision)
         if keda.prometheus
         else _build_pod_trigger(resource, autoscaling)
@@ -48,7 +48,7 @@ def build_scaled_object(
                 ),
                 "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
                 # Our trigger comes first, since the status reports its value.
-                "triggers": [ours, *(autoscaling.triggers or ())],
+                "triggers": [trigger, *(autoscaling.triggers or ())],
             },
         }
     )

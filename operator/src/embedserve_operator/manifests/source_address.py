@@ -21,14 +21,14 @@ def find_source_port(spec: EmbeddingServiceSpec, settings: RenderSettings) -> in
     return address.port or _PORTS[address.scheme]
 
 
-def find_source_namespace(spec: EmbeddingServiceSpec, settings: RenderSettings, own: str) -> str | None:
+def find_source_namespace(spec: EmbeddingServiceSpec, settings: RenderSettings, namespace: str) -> str | None:
     """Return the namespace of the Service that a remote source is: its host is NAME, or NAME.NAMESPACE.svc with or
-    without the domain of the cluster. None for other hosts; `own` is the namespace of the resource.
+    without the domain of the cluster. None for other hosts; `namespace` is the namespace of the resource.
     """
     host = urlsplit(_find_source_url(spec, settings) or "").hostname or ""
     parts = host.split(".")
     if len(parts) == 1:
-        return None if not host or ":" in host else own
+        return None if not host or ":" in host else namespace
     return parts[1] if len(parts) > _SERVICE_PART and parts[_SERVICE_PART] == "svc" else None
 
 

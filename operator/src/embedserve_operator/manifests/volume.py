@@ -36,7 +36,7 @@ class ModelVolume:
     """Indicates that only one pod can mount it."""
 
     @property
-    def mark(self) -> str:
+    def claim_hash(self) -> str:
         """The name of the claim as the value of a label."""
         return hash_claim_name(self.claim)
 
@@ -69,7 +69,7 @@ def build_group_context(volume: ModelVolume | None, group: int | None) -> Manife
 
 def build_volume_labels(volume: ModelVolume | None) -> dict[str, str]:
     """Return the labels of the pods that mount the volume."""
-    return {} if volume is None else {CLAIM_LABEL: volume.mark}
+    return {} if volume is None else {CLAIM_LABEL: volume.claim_hash}
 
 
 def add_colocation(affinity: Manifest, volume: ModelVolume | None) -> Manifest:

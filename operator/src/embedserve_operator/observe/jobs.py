@@ -32,10 +32,10 @@ def read_jobs(
     for pod in pods:
         by_job.setdefault(pod.metadata.labels.get(JOB_NAME, ""), []).append(pod)
     # A Job that is being deleted no longer counts.
-    there = [job for job in jobs if not job.metadata.is_being_deleted]
+    existing = [job for job in jobs if not job.metadata.is_being_deleted]
     states = [
         _read_job(job, by_job.get(job.metadata.name, []), creation_problems.get(job.metadata.uid, ""))
-        for job in there
+        for job in existing
     ]
     return tuple(sorted(states, key=lambda job: job.name))
 
@@ -56,7 +56,7 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     metadata = job.metadata
     task: JobTask = "convert" if metadata.labels.get(TASK_LABEL) == "convert" else "fetch"
     youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
-    phase, why = _read_phase(job)
+    phase, phase_failure = _read_phase(job)
     lingering_end = next(
         (ended for pod in pods if (ended := read_lingering_end(pod, task)) is not None), None
     )
@@ -69,7 +69,7 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     if is_unstarted and creation_problem:
         # Each attempt is about a pod of another name, which would make news of the same words.
         problem = re.sub(rf'"{re.escape(metadata.name)}-[a-z0-9]+"', f'"{metadata.name}"', creation_problem)
-        why = build_creation_failure(f"Job {metadata.name}: {problem}")
+        phase_failure = build_creation_failure(f"Job {metadata.name}: {problem}")
     results = [read_result(pod, task) for pod in pods]
     model = next((result.model for result in results if result.model is not None), None)
     conversion = next((result.conversion for result in results if result.conversion is not None), None)
@@ -81,7 +81,7 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
         template_hash=metadata.annotations.get(TEMPLATE_HASH, ""),
         config_map=read_mounted_config_map(job.spec.template.spec),
         phase=phase,
-        failure=failure or why,
+        failure=failure or phase_failure,
         finished_at=job.status.completion_time or (lingering_end or ""),
         is_lingering=is_lingering,
         report=None if model is None else read_model_report(model),

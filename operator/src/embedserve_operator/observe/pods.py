@@ -141,23 +141,23 @@ def find_failure(pod: Pod) -> Failure | None:
 def _find_creation_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     """Return why the container could not be started at all."""
     reason, message = status.state.waiting.reason, status.state.waiting.message
-    where = _describe_container(pod, status)
+    subject = _describe_container(pod, status)
     if reason in _IMAGE_REASONS:
         # The kubelet alternates between trying and pausing; in both, the message of the last attempt is what matters.
         steady = "ImagePullBackOff" if reason == "ErrImagePull" else reason
         cause = message.rpartition("ErrImagePull: ")[2] or "the image cannot be pulled"
-        return _build_failure(steady, f"{where}: {cause}", is_transient=_IMAGE_REASONS[reason])
+        return _build_failure(steady, f"{subject}: {cause}", is_transient=_IMAGE_REASONS[reason])
     if reason in _CREATION_REASONS and pod.spec.image_volumes and _NO_HOST_PATH.search(message):
         advice = (
             f"the container runtime of node {pod.spec.node_name} does not support image volumes: use nodes with "
             "containerd 2.1 or CRI-O 1.31, or newer, or another source"
         )
         return _build_failure(
-            _NO_IMAGES, f"{where}: {advice}; the kubelet says: {message}", is_transient=True
+            _NO_IMAGES, f"{subject}: {advice}; the kubelet says: {message}", is_transient=True
         )
     if reason in _CREATION_REASONS:
         return _build_failure(
-            _find_creation_reason(message) or reason, f"{where}: {message}", is_transient=True
+            _find_creation_reason(message) or reason, f"{subject}: {message}", is_transient=True
         )
     return None
 
@@ -183,17 +183,17 @@ def _find_run_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     ended = status.state.terminated or status.last_state.terminated
     if ended is None or ended.exit_code == 0:
         return None
-    where = _describe_container(pod, status)
+    subject = _describe_container(pod, status)
     if ended.reason == "OOMKilled":
         loops = status.state.waiting.reason == "CrashLoopBackOff"
         return _build_failure(
-            "OOMKilled", f"{where} {_describe_memory(pod, status.name)}", is_transient=not loops
+            "OOMKilled", f"{subject} {_describe_memory(pod, status.name)}", is_transient=not loops
         )
     reported = _parse_reported_failure(ended.message)
     if reported is not None:
         origin = _describe_named_secrets(pod, status.name, reported.message)
         return replace(reported, message=reported.message + origin, ended_at=ended.finished_at)
-    message = f"{where} ended with exit code {ended.exit_code} ({status.restart_count} restarts so far); see its log"
+    message = f"{subject} ended with exit code {ended.exit_code} ({status.restart_count} restarts so far); see its log"
     return _build_failure("ContainerFailed", message, is_transient=True)
 
 

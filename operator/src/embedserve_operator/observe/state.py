@@ -78,15 +78,17 @@ def observe(
     """
     read, volume = read_resource(received.resource), received.volume
     everything = [_read_child(child) for child in received.children]
-    own = sorted((child for child in everything if _is_own(child.view, read)), key=lambda child: child.ref)
-    scaled = [child.uid for child in own if child.ref.kind == SCALED_OBJECT]
+    children = sorted(
+        (child for child in everything if _is_own(child.view, read)), key=lambda child: child.ref
+    )
+    scaled = [child.uid for child in children if child.ref.kind == SCALED_OBJECT]
     pods = tuple(sorted((_read_pod(pod, replies or {}) for pod in received.pods), key=lambda pod: pod.name))
     jobs = _read_jobs(volume, replies or {}) if volume is not None else ()
-    deployments = tuple(read_deployment(c.view) for c in own if isinstance(c.view, Deployment))
-    service = next((c.view for c in own if c.ref == ChildRef("Service", read.key.name)), None)
+    deployments = tuple(read_deployment(c.view) for c in children if isinstance(c.view, Deployment))
+    service = next((c.view for c in children if c.ref == ChildRef("Service", read.key.name)), None)
     return ObservedState(
         resource=read,
-        children=tuple(own),
+        children=tuple(children),
         deployments=deployments,
         autoscalers=_read_autoscalers(everything, {read.uid, *scaled}),
         serving_revision=_find_serving_revision(read, service, deployments),

@@ -42,8 +42,8 @@ def describe_blocked_change(blocked_change: Rollout) -> str:
             "the manifest asks for another model, which cannot run beside this one (spec.rollout.onNewVectorSpace is "
             "InPlace, or only one pod can mount the model volume) and does not start until spec.rollout.hold is false"
         )
-    means = blocked_change.desired_space or "one that is unknown until one of its pods runs"
+    new_space = blocked_change.desired_space or "one that is unknown until one of its pods runs"
     return (
-        f"{blocked_change.space} is the vector space of this service, the changed manifest leads to {means}, and "
+        f"{blocked_change.space} is the vector space of this service, the changed manifest leads to {new_space}, and "
         "spec.rollout.onNewVectorSpace is Refuse: the model is unchanged. Allow the change with BlueGreen, or revert it"
     )

@@ -18,7 +18,7 @@ from embedserve_operator.plan.operator_keys import build_mounted_config_maps
 from embedserve_operator.plan.pins import find_pins_in_use, plan_pin
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import build_scalers
-from embedserve_operator.plan.upgrade import mark_deployment
+from embedserve_operator.plan.upgrade import annotate_deployment
 from embedserve_operator.state.resource import Child
 
 
@@ -75,10 +75,10 @@ def _build_deployments(decision: Decision) -> Iterator[Manifest | None]:
     """
     deployment = decision.manifests.deployment
     if not decision.rollout.is_waiting:
-        deployment = mark_deployment(deployment, decision.upgrade)
+        deployment = annotate_deployment(deployment, decision.upgrade)
     if decision.serving is not None:
         yield decision.serving.config_map
-        yield mark_deployment(decision.serving.deployment, decision.upgrade)
+        yield annotate_deployment(decision.serving.deployment, decision.upgrade)
     for retained in decision.retained:
         yield retained.config_map
         yield retained.deployment

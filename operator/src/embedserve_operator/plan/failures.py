@@ -71,11 +71,11 @@ def find_mixed_spaces(inputs: PlanInput, rollout: Rollout) -> Failure | None:
     unexpected = find_unexpected_pods(inputs, rollout.serving)
     if not unexpected:
         return None
-    named = ", ".join(f"{pod.name} ({pod.space})" for pod in unexpected)
+    described = ", ".join(f"{pod.name} ({pod.space})" for pod in unexpected)
     return Failure(
         MIXED_SPACES,
         f"{rollout.space} is served, and these pods produce another vector space, because their source has changed: "
-        f"{named}. Requests that reach them are forwarded to the others. Name a commit in "
+        f"{described}. Requests that reach them are forwarded to the others. Name a commit in "
         "spec.model.source.huggingFace.revision",
         is_transient=False,
     )

@@ -179,13 +179,13 @@ def build_fetch_status(step: JobStep, observed: ObservedState) -> FetchStatus:
     """Return what to publish about a fetch."""
     job, before = observed.find_job(step.desired.name), observed.resource.status.fetch
     report = job.report if job is not None else None
-    common = _build_common_fields(step, job, before, observed.resource)
+    common_fields = _build_common_fields(step, job, before, observed.resource)
     if step.phase != "Succeeded":
-        return FetchStatus(**common)
+        return FetchStatus(**common_fields)
     if report is None:
-        return before or FetchStatus(**common)
+        return before or FetchStatus(**common_fields)
     return FetchStatus(
-        **common,
+        **common_fields,
         source=report.source,
         revision=report.revision,
         digest=report.digest,
@@ -211,12 +211,12 @@ def build_conversion_status(
     """
     job, before = observed.find_job(step.desired.name), observed.resource.status.conversion
     report = job.conversion if job is not None else None
-    common = _build_common_fields(step, job, before, observed.resource)
+    common_fields = _build_common_fields(step, job, before, observed.resource)
     if step.phase != "Succeeded":
-        return ConversionStatus(**common)
+        return ConversionStatus(**common_fields)
     if report is not None:
         status = ConversionStatus(
-            **common,
+            **common_fields,
             artifact=report.artifact,
             vector_space=report.vector_space,
             former_vector_space=report.former_vector_space,
@@ -227,7 +227,7 @@ def build_conversion_status(
             variants=tuple(VariantStatus.model_validate(asdict(variant)) for variant in report.variants),
         )
     else:
-        status = before or ConversionStatus(**common)
+        status = before or ConversionStatus(**common_fields)
     return status.model_copy(update={"fallback": _describe_fallback(status, spec, exported=exported)})
 
 
@@ -243,9 +243,9 @@ def _describe_fallback(status: ConversionStatus, spec: EmbeddingServiceSpec, *, 
         spec.model.precision,
         spec.onnx.precision if spec.onnx is not None else "auto",
     )
-    for named in {onnx_precision, model_precision} - {"auto", UNCONVERTED_PRECISION} - published:
+    for precision in {onnx_precision, model_precision} - {"auto", UNCONVERTED_PRECISION} - published:
         missing.setdefault(
-            named,
+            precision,
             "torch exports float32 alone"
             if exported
             else f"it was not tried on this processor by onnx.precision: {onnx_precision}",

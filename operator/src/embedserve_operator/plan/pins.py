@@ -33,8 +33,8 @@ def _find_known_commit(observed: ObservedState, revision: str) -> str:
         f"{key}={value}" for key, value in build_selector(observed.resource, revision).items()
     )
     published = observed.resource.status
-    is_same = published.selector == selection and published.model is not None
-    return (published.model.revision or "") if is_same and published.model is not None else ""
+    is_published = published.selector == selection and published.model is not None
+    return (published.model.revision or "") if is_published and published.model is not None else ""
 
 
 def find_pins_in_use(observed: ObservedState) -> frozenset[ChildRef]:

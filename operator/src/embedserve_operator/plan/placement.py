@@ -34,13 +34,15 @@ def find_placement_failure(
     if matches.fitting:
         return None
     scheduler_message = next((pod.failure.message for pod in waiting if pod.failure is not None), "")
-    more = f". The scheduler says: {scheduler_message}" if scheduler_message else ""
+    scheduler_note = f". The scheduler says: {scheduler_message}" if scheduler_message else ""
     if matches.too_few:
         message = (
             f"no node of class {spec.hardware.class_} has {requirements.count} {requirements.resource_name}; there "
             f"are: {_join_some(matches.too_few)}"
         )
-        return Failure("InsufficientAccelerators", message + more, is_transient=True, is_unscheduled=True)
+        return Failure(
+            "InsufficientAccelerators", message + scheduler_note, is_transient=True, is_unscheduled=True
+        )
     message = (
         f"no node fits class {spec.hardware.class_} ({requirements.describe()}); {describe_offers(matches)}"
     )
@@ -49,7 +51,7 @@ def find_placement_failure(
             f"{message}. An autoscaler adds a node to a pool that has none if the pool's definition has "
             f"{describe_pool_labels(requirements, _MAX_VALUES)}"
         )
-    return Failure("NoMatchingNode", message + more, is_transient=True, is_unscheduled=True)
+    return Failure("NoMatchingNode", message + scheduler_note, is_transient=True, is_unscheduled=True)
 
 
 def describe_pool_labels(requirements: NodeRequirements, max_values: int = 0) -> str:
@@ -58,15 +60,15 @@ def describe_pool_labels(requirements: NodeRequirements, max_values: int = 0) ->
     Of the values of each label, so many are named; with 0, only that there are labels of clouds.
     """
     major, _, minor = requirements.capabilities[0].partition(".")
-    own = f"{COMPUTE_MAJOR}={major} and {COMPUTE_MINOR}={minor}, which you can add to it"
+    labels_to_add = f"{COMPUTE_MAJOR}={major} and {COMPUTE_MINOR}={minor}, which you can add to it"
     if not requirements.accelerator_labels:
-        return own
+        return labels_to_add
     if not max_values:
-        return f"such a label, or {own}"
+        return f"such a label, or {labels_to_add}"
     labels = [
         f"{key}={_join_values(values, max_values)}" for key, values in requirements.accelerator_labels.items()
     ]
-    return f"one of the labels {'; '.join(labels)}; or {own}"
+    return f"one of the labels {'; '.join(labels)}; or {labels_to_add}"
 
 
 def _join_values(values: tuple[str, ...], max_values: int) -> str:

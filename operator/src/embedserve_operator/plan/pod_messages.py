@@ -19,9 +19,11 @@ def plan_messages(observed: ObservedState, rollout: Rollout) -> tuple[PodMessage
     space = rollout.space
     if space is None or not _has_several_models(observed, rollout):
         return ()
-    moves = observed.serving_revision not in (None, rollout.serving)
+    is_switching = observed.serving_revision not in (None, rollout.serving)
     messages = [
-        PodMessage(pod, space, is_required=moves and pod.revision == rollout.serving and pod.space == space)
+        PodMessage(
+            pod, space, is_required=is_switching and pod.revision == rollout.serving and pod.space == space
+        )
         for pod in observed.pods
         if _can_be_told(pod)
         and pod.announced_space != space

@@ -98,7 +98,7 @@ def _release_claim(preparation: Preparation, observed: ObservedState, volume: Mo
     """Return the preparation for a claim that somebody has deleted: no Job is started on it, and those that are there
     go, since even the pod of a finished one keeps the claim from going.
     """
-    own = observed.resource.uid
+    uid = observed.resource.uid
     after = "then it is created and filled again" if volume.is_own else "then create it again"
     message = (
         f"PersistentVolumeClaim {volume.claim} is being deleted: running pods keep it, new pods wait until it "
@@ -107,7 +107,7 @@ def _release_claim(preparation: Preparation, observed: ObservedState, volume: Mo
     return replace(
         preparation,
         jobs_to_create=(),
-        jobs_to_delete=tuple(job for job in observed.jobs if job.phase != "Running" or job.owner == own),
+        jobs_to_delete=tuple(job for job in observed.jobs if job.phase != "Running" or job.owner == uid),
         claim_failure=Failure("VolumeClaimTerminating", message, is_transient=True),
     )
 
@@ -129,19 +129,19 @@ def _plan_on_volume(
     steps = [fetching]
     conversion = None
     report = build_model_report(fetch)
-    refused = None
+    refusal = None
     if is_converted(spec, settings):
-        refused = find_outputs_refusal(spec, report) or find_export_refusal(spec, settings, report)
+        refusal = find_outputs_refusal(spec, report) or find_export_refusal(spec, settings, report)
     # Where nothing is known about the cluster, everything that will be made is shown.
     is_known = observed.claims is not None
-    if is_converted(spec, settings) and refused is None and (fetch.state == "Succeeded" or not is_known):
+    if is_converted(spec, settings) and refusal is None and (fetch.state == "Succeeded" or not is_known):
         conversion_settings = choose_conversion_settings(spec, settings, report)
         steps.append(_plan_conversion(replace(inputs, settings=conversion_settings), fetch))
         conversion = build_conversion_status(steps[-1].step, observed, spec, exported=needs_export(report))
     requires_conversion = is_conversion_required(spec) or needs_export(report)
     preparation = _combine_steps(observed, steps, children, requires_conversion=requires_conversion)
-    if refused is not None:
-        preparation = replace(preparation, is_ready=False, failure=refused)
+    if refusal is not None:
+        preparation = replace(preparation, is_ready=False, failure=refusal)
     return _limit_to_one_pod(
         replace(
             preparation, is_ready=preparation.is_ready or not is_known, fetch=fetch, conversion=conversion

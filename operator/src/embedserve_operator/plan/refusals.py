@@ -56,14 +56,14 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
     """
     precision = spec.model.precision
     kind = spec.engine if spec.engine != "auto" else hardware.engine
-    converted = precision == "int8" and spec.onnx is not None and kind != "torch"
-    if precision not in MIN_CAPABILITY_FOR_8_BIT or converted:
+    is_converted = precision == "int8" and spec.onnx is not None and kind != "torch"
+    if precision not in MIN_CAPABILITY_FOR_8_BIT or is_converted:
         return None
     if kind != "torch":
-        ways = "add onnx, which converts the model, or choose" if precision == "int8" else "choose"
+        remedy = "add onnx, which converts the model, or choose" if precision == "int8" else "choose"
         return _refuse(
             "PrecisionUnsupported",
-            f"spec.model.precision: {precision} needs the torch engine, but the engine is {kind}; {ways} another "
+            f"spec.model.precision: {precision} needs the torch engine, but the engine is {kind}; {remedy} another "
             "precision, class or engine",
         )
     first = MIN_CAPABILITY_FOR_8_BIT[precision]
@@ -73,11 +73,11 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
         if tuple(map(int, capability.split("."))) < first
     ]
     if below or hardware.resource_name is None:
-        has = f"compute capability {', '.join(below)}" if below else "no accelerator"
+        available = f"compute capability {', '.join(below)}" if below else "no accelerator"
         return _refuse(
             "PrecisionUnsupported",
             f"spec.model.precision: {precision} needs an accelerator of compute capability {first[0]}.{first[1]} or "
-            f"higher, and class {spec.hardware.class_} has {has}; choose another precision or class",
+            f"higher, and class {spec.hardware.class_} has {available}; choose another precision or class",
         )
     return None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_config_map
-from embedserve_operator.manifests.deployment import build_deployment, mark_upgrade
+from embedserve_operator.manifests.deployment import annotate_upgrade, build_deployment
 from embedserve_operator.manifests.pod_inputs import PodInputs
 from embedserve_operator.plan.model_volume import choose_model_volume
 from embedserve_operator.plan.plan_input import PlanInput
@@ -113,7 +113,7 @@ def _render_earlier(
     manifest = build_deployment_for_inputs(inputs, pods, deployment.report, build_for)
     if deployment.upgrade:
         # What serves says again how far an upgrade has come with it.
-        manifest = mark_upgrade(manifest, "")
+        manifest = annotate_upgrade(manifest, "")
     return RevisionManifests(served.spec, config_map, manifest)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.deployment import mark_upgrade, read_template_hash
+from embedserve_operator.manifests.deployment import annotate_upgrade, read_template_hash
 from embedserve_operator.plan.failures import find_worst_failure
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.upgrade_cases import (
@@ -93,7 +93,7 @@ def _find_turn(inputs: PlanInput) -> Turn:
     return "Free" if progress.rolling < inputs.settings.max_concurrent_upgrades else "Taken"
 
 
-def mark_deployment(deployment: Manifest, step: UpgradeStep) -> Manifest:
+def annotate_deployment(deployment: Manifest, step: UpgradeStep) -> Manifest:
     """Return a Deployment that says which step an upgrade has taken with it."""
     phase = _PHASES.get(step)
-    return deployment if phase is None else mark_upgrade(deployment, phase)
+    return deployment if phase is None else annotate_upgrade(deployment, phase)

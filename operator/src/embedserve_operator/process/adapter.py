@@ -40,11 +40,11 @@ async def run_adapter(settings: AdapterSettings) -> int:
         loop.add_signal_handler(number, stop.set)
     heartbeats = HeartbeatMonitor(loop.time)
     heartbeats.expect("certificates", _MAX_SILENT_CHECKS * settings.check_interval)
-    keep = _CACHE_SHARE * settings.hpa_period
+    cache_seconds = _CACHE_SHARE * settings.hpa_period
     authenticator = FrontProxyAuthenticator()
     async with (
         KubeClient(request_timeout=settings.request_timeout) as kube,
-        Scraper(keep=keep, timeout=settings.scrape_timeout, monotonic=loop.time) as scraper,
+        Scraper(cache_seconds=cache_seconds, timeout=settings.scrape_timeout, monotonic=loop.time) as scraper,
     ):
         runner = web.AppRunner(
             build_application(MetricsApi(kube, scraper, _now), authenticator), access_log=None

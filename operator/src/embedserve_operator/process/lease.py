@@ -263,10 +263,10 @@ class LeaderElector:
         lease = build_lease(observation.lease, self._settings, self._me, self._now(), step)
         write = self._kube.create_lease if step == "create" else self._kube.replace_lease
         # Others count from when they see the write, which is later.
-        sent = self._monotonic()
-        got = await write(self._settings.namespace, lease)
-        self._observation = LeaseObservation(got, sent)
-        self._renewed = sent
+        sent_at = self._monotonic()
+        written = await write(self._settings.namespace, lease)
+        self._observation = LeaseObservation(written, sent_at)
+        self._renewed = sent_at
         return True
 
     async def _read(self) -> LeaseObservation:

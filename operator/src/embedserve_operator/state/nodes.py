@@ -128,8 +128,8 @@ def match_nodes(demand: NodeRequirements, nodes: Sequence[NodeState]) -> NodeMat
         else:
             fitting.append(node.name)
     counted = tuple(
-        f"{number} node{'' if number == 1 else 's'} ({words})"
-        for words, number in sorted(Counter(unsuitable).items())
+        f"{number} node{'' if number == 1 else 's'} ({description})"
+        for description, number in sorted(Counter(unsuitable).items())
     )
     return NodeMatches(tuple(fitting), tuple(too_few), tuple(tainted), counted)
 

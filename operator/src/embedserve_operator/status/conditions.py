@@ -99,12 +99,12 @@ def build_invalid_spec_conditions(problem: str) -> tuple[ConditionValue, ...]:
     )
 
 
-def build_refused_conditions(why: Failure, serving: DeploymentState | None) -> tuple[ConditionValue, ...]:
+def build_refused_conditions(failure: Failure, serving: DeploymentState | None) -> tuple[ConditionValue, ...]:
     """Return the conditions of a resource that asks for something impossible; running pods keep serving."""
-    stalled = ConditionValue("Stalled", "True", why.reason, why.message)
+    stalled = ConditionValue("Stalled", "True", failure.reason, failure.message)
     if serving is None or serving.available == 0:
-        return ConditionValue("Ready", "False", why.reason, why.message), stalled
-    message = f"revision {serving.revision} keeps serving; the change is refused: {why.message}"
+        return ConditionValue("Ready", "False", failure.reason, failure.message), stalled
+    message = f"revision {serving.revision} keeps serving; the change is refused: {failure.message}"
     return ConditionValue("Ready", "True", PREVIOUS_SERVING, message), stalled
 
 
@@ -113,8 +113,8 @@ def _build_ready(inputs: ConditionInputs) -> ConditionValue:
     if inputs.replicas == 0:
         if inputs.is_suspended:
             return ConditionValue("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
-        why = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
-        return ConditionValue("Ready", "True", SCALED_TO_ZERO, f"{why}: no pod runs")
+        cause = "its autoscaler sees no work" if inputs.is_autoscaled else "spec.replicas is 0"
+        return ConditionValue("Ready", "True", SCALED_TO_ZERO, f"{cause}: no pod runs")
     replicas = inputs.serving_replicas
     available = serving.available if serving is not None else 0
     if available >= replicas:
@@ -147,8 +147,8 @@ def _build_rollout_progress(inputs: ConditionInputs) -> ConditionValue | None:
     if not inputs.rollout.is_done:
         return _build_pod_progress(inputs)
     if inputs.claim_failure is not None:
-        why = inputs.claim_failure
-        return ConditionValue("Reconciling", "True", why.reason, why.message)
+        failure = inputs.claim_failure
+        return ConditionValue("Reconciling", "True", failure.reason, failure.message)
     return None
 
 
@@ -170,9 +170,9 @@ def _build_pod_progress(inputs: ConditionInputs) -> ConditionValue:
 def _describe_serving(inputs: ConditionInputs, available: int) -> tuple[str, str]:
     """Return the reason and the message while all pods are available."""
     if inputs.blocked_change is not None:
-        why = describe_blocked_change(inputs.blocked_change)
+        description = describe_blocked_change(inputs.blocked_change)
         reason = PREVIOUS_SERVING if inputs.blocked_change.state == "Refused" else HELD
-        return reason, f"revision {inputs.rollout.serving} keeps serving; {why}"
+        return reason, f"revision {inputs.rollout.serving} keeps serving; {description}"
     if inputs.rollout.state == "Held":
         return HELD, _describe_held(inputs)
     if inputs.rollout.is_waiting:

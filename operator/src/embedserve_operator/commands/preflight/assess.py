@@ -88,12 +88,14 @@ def _assess_crd(facts: ClusterFacts, expectations: Expectations) -> Finding:
 def _assess_permissions(facts: ClusterFacts) -> Finding:
     if not facts.missing_permissions:
         return Finding("rights", FindingState.OK, "all that the operator uses")
-    named = ", ".join(
+    described = ", ".join(
         permission.describe() for permission in facts.missing_permissions[:_MAX_PERMISSIONS_NAMED]
     )
-    more = len(facts.missing_permissions) - _MAX_PERMISSIONS_NAMED
+    num_omitted = len(facts.missing_permissions) - _MAX_PERMISSIONS_NAMED
     return Finding(
-        "rights", FindingState.MISSING, f"may not {named}{f' and {more} more' if more > 0 else ''}"
+        "rights",
+        FindingState.MISSING,
+        f"may not {described}{f' and {num_omitted} more' if num_omitted > 0 else ''}",
     )
 
 
@@ -114,14 +116,14 @@ def _assess_operator(facts: ClusterFacts, expectations: Expectations) -> Finding
 
 def _assess_scaling(facts: ClusterFacts, expectations: Expectations) -> Finding:
     """Return who answers autoscalers, and whether that is who the caller or the services of the cluster need."""
-    subject, there = "autoscaling", _list_metrics_apis(facts)
-    providers = ", ".join([*(api.describe() for api in there), *(["KEDA"] if facts.has_keda else [])])
-    problem = _find_scaling_problem(facts, expectations, there)
+    subject, metrics_apis = "autoscaling", _list_metrics_apis(facts)
+    providers = ", ".join([*(api.describe() for api in metrics_apis), *(["KEDA"] if facts.has_keda else [])])
+    problem = _find_scaling_problem(facts, expectations, metrics_apis)
     if problem is not None:
         return Finding(subject, FindingState.MISSING, f"{problem}; found: {providers or 'nobody'}")
     if providers:
-        ours = " (ours)" if any(api.is_ours for api in there) else ""
-        return Finding(subject, FindingState.OK, f"{providers}{ours}")
+        owner_note = " (ours)" if any(api.is_ours for api in metrics_apis) else ""
+        return Finding(subject, FindingState.OK, f"{providers}{owner_note}")
     if facts.has_metrics_group:
         return Finding(
             subject, FindingState.OK, f"somebody answers {METRICS_GROUP}; who it is may not be seen"
@@ -141,10 +143,10 @@ def _assess_scaling(facts: ClusterFacts, expectations: Expectations) -> Finding:
 
 
 def _find_scaling_problem(
-    facts: ClusterFacts, expectations: Expectations, there: Sequence[ApiService]
+    facts: ClusterFacts, expectations: Expectations, metrics_apis: Sequence[ApiService]
 ) -> str | None:
-    foreign = [api for api in there if not api.is_ours]
-    dead = [api for api in there if not api.is_available]
+    foreign = [api for api in metrics_apis if not api.is_ours]
+    dead = [api for api in metrics_apis if not api.is_available]
     if expectations.provider == "keda" and not facts.has_keda:
         return "KEDA is asked for and not installed"
     if expectations.provider == "adapter" and foreign:
@@ -152,7 +154,7 @@ def _find_scaling_problem(
     if (
         expectations.provider == "adapter"
         and expectations.is_installed
-        and not there
+        and not metrics_apis
         and facts.apis is not None
     ):
         return "the adapter is asked for and not registered"

@@ -28,8 +28,8 @@ class ApiService:
     message: str = ""
 
     def describe(self) -> str:
-        who = f"Service {self.service}" if self.service else "the API server itself"
-        return f"{who} (APIService {self.name})"
+        server = f"Service {self.service}" if self.service else "the API server itself"
+        return f"{server} (APIService {self.name})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,18 +34,18 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _MAX_CONCURRENT = 16
 
 
-async def gather_facts(kube: KubeClient, place: OperatorTarget, now: datetime) -> ClusterFacts:
+async def gather_facts(kube: KubeClient, target: OperatorTarget, now: datetime) -> ClusterFacts:
     """Return the facts of a cluster. Raises ApiError when it cannot be reached."""
     version = await kube.get_version()
     apis = await _read_if_allowed(kube.list_labelled("APIService", ""))
-    lease = await _read_if_allowed(_wrap_optional(kube.get_lease(place.namespace, place.lease)))
+    lease = await _read_if_allowed(_wrap_optional(kube.get_lease(target.namespace, target.lease)))
     classes = await _read_if_allowed(kube.list_labelled(STORAGE_CLASS, ""))
     services = await _read_if_allowed(kube.list_labelled(RESOURCE, ""))
     default = None if classes is None else _find_default_class(map(Object.parse, classes))
     return ClusterFacts(
         version=_parse_version(version),
         has_crd=await kube.serves(RESOURCE),
-        missing_permissions=await _find_missing_permissions(kube, place),
+        missing_permissions=await _find_missing_permissions(kube, target),
         leader=_read_leader(lease[0], now) if lease else None,
         has_lease=None if lease is None else bool(lease),
         apis=None
@@ -166,27 +166,29 @@ def _build_unprivileged_container() -> Manifest:
     }
 
 
-async def _find_missing_permissions(kube: KubeClient, place: OperatorTarget) -> tuple[Permission, ...]:
-    places = asyncio.Semaphore(_MAX_CONCURRENT)
+async def _find_missing_permissions(kube: KubeClient, target: OperatorTarget) -> tuple[Permission, ...]:
+    semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
     checks = [
         (permission, namespace)
-        for namespace in place.namespaces or ("",)
+        for namespace in target.namespaces or ("",)
         for permission in SERVICE_PERMISSIONS
     ]
-    if place.watches_nodes:
+    if target.watches_nodes:
         checks += [(permission, "") for permission in CLUSTER_PERMISSIONS]
 
     async def is_allowed(permission: Permission, namespace: str) -> bool:
-        async with places:
-            answered = await kube.create(_build_access_review(permission, namespace, place))
-            return AccessReview.parse(answered).status.allowed
+        async with semaphore:
+            review = await kube.create(_build_access_review(permission, namespace, target))
+            return AccessReview.parse(review).status.allowed
 
     allowed = await asyncio.gather(*(is_allowed(permission, namespace) for permission, namespace in checks))
-    refused = [permission for (permission, _), is_it in zip(checks, allowed, strict=True) if not is_it]
-    return tuple(dict.fromkeys(refused))
+    missing = [
+        permission for (permission, _), is_permitted in zip(checks, allowed, strict=True) if not is_permitted
+    ]
+    return tuple(dict.fromkeys(missing))
 
 
-def _build_access_review(permission: Permission, namespace: str, place: OperatorTarget) -> Manifest:
+def _build_access_review(permission: Permission, namespace: str, target: OperatorTarget) -> Manifest:
     """Return a review of the caller's own rights, or of those of an account."""
     resource, _, subresource = permission.resource.partition("/")
     attributes = {
@@ -197,17 +199,17 @@ def _build_access_review(permission: Permission, namespace: str, place: Operator
     }
     if subresource:
         attributes["subresource"] = subresource
-    who: Manifest = {}
-    if place.account is not None:
+    subject: Manifest = {}
+    if target.account is not None:
         groups = [
             "system:serviceaccounts",
-            f"system:serviceaccounts:{place.namespace}",
+            f"system:serviceaccounts:{target.namespace}",
             "system:authenticated",
         ]
-        who = {"user": f"system:serviceaccount:{place.namespace}:{place.account}", "groups": groups}
+        subject = {"user": f"system:serviceaccount:{target.namespace}:{target.account}", "groups": groups}
     return {
         "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview" if who else "SelfSubjectAccessReview",
+        "kind": "SubjectAccessReview" if subject else "SelfSubjectAccessReview",
         "metadata": {},
-        "spec": {"resourceAttributes": attributes, **who},
+        "spec": {"resourceAttributes": attributes, **subject},
     }
