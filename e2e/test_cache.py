@@ -223,7 +223,9 @@ def test_a_claim_that_an_administrator_enlarges_stays_so_large(
         )
         wait_until(
             f"the Service is marked {mark}",
-            lambda mark=mark: enlarged.child("services")["metadata"]["annotations"].get("mark") == mark,  # type: ignore[misc]
+            lambda mark=mark: (
+                enlarged.child_named("service", "enlarged")["metadata"]["annotations"].get("mark") == mark
+            ),  # type: ignore[misc]
             timeout_s=PATIENCE_S,
         )
         assert size() in ("2048Mi", "2Gi")

@@ -100,5 +100,5 @@ def has_mark(service: Service) -> bool:
 
 
 def is_proved(service: Service) -> bool:
-    """Return whether the operator knows what the service's pods answer."""
-    return "vectorSpace" in service.get().get("status", {})
+    """Return whether a pod of the service has told the operator what computes its vectors."""
+    return "compute" in service.get()["status"].get("vectorSpace", {})
