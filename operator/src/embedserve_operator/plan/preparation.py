@@ -80,6 +80,35 @@ class Preparation:
 NOTHING_TO_PREPARE = Preparation()
 
 
+@dataclass(frozen=True, slots=True)
+class _VolumeInputs:
+    """Holds what the steps on a volume of models are planned from."""
+
+    observed: ObservedState
+    spec: EmbeddingServiceSpec
+    settings: RenderSettings
+    volume: ModelVolume
+
+    @property
+    def is_cluster_known(self) -> bool:
+        """Return whether claims are observed; otherwise everything that will be made is shown at once."""
+        return self.observed.claims is not None
+
+    @property
+    def claim_identity(self) -> str:
+        """Return the UID of the claim, or its name as long as it does not exist."""
+        claim = find_used_claim(self.observed)
+        return claim.uid if claim is not None else self.volume.claim
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedJob:
+    """Holds a step with the configuration of its Job."""
+
+    step: JobStep
+    config: Manifest
+
+
 def plan_preparation(
     observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings
 ) -> Preparation:
@@ -87,7 +116,7 @@ def plan_preparation(
     volume = choose_model_volume(observed, spec)
     if volume is None:
         return NOTHING_TO_PREPARE
-    preparation = replace(_plan_on_volume(observed, spec, settings, volume), volume=volume)
+    preparation = replace(_plan_on_volume(_VolumeInputs(observed, spec, settings, volume)), volume=volume)
     claim = find_used_claim(observed)
     if claim is not None and claim.is_being_deleted:
         return _release_claim(preparation, observed, volume)
@@ -112,75 +141,53 @@ def _release_claim(preparation: Preparation, observed: ObservedState, volume: Mo
     )
 
 
-def _plan_on_volume(
-    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
-) -> Preparation:
-    children = _build_cache_children(observed, spec, settings, volume)
-    claim = find_used_claim(observed)
-    if volume.is_filled or spec.suspend:
-        before = observed.resource.status
-        return Preparation(children=children, fetch=before.fetch, conversion=before.conversion)
-    if observed.claims is not None and claim is None:
-        return _plan_without_claim(children, volume)
-    claim_identity = claim.uid if claim is not None else volume.claim
-    inputs = _JobInputs(observed, spec, settings, volume, claim_identity)
+def _plan_on_volume(inputs: _VolumeInputs) -> Preparation:
+    """Return the preparation of a volume: the claim, the fetch, the conversion."""
+    published, children = inputs.observed.resource.status, _build_cache_children(inputs)
+    if inputs.volume.is_filled or inputs.spec.suspend:
+        return Preparation(children=children, fetch=published.fetch, conversion=published.conversion)
+    if inputs.is_cluster_known and find_used_claim(inputs.observed) is None:
+        return _plan_without_claim(children, inputs.volume)
+    return _limit_to_one_pod(_plan_jobs(inputs, children), inputs)
+
+
+def _plan_jobs(inputs: _VolumeInputs, children: tuple[Manifest, ...]) -> Preparation:
+    """Return the preparation by Jobs: the fetch, and the conversion once the fetch has said what the model is."""
+    observed, spec = inputs.observed, inputs.spec
     fetching = _plan_fetch(inputs)
     fetch = build_fetch_status(fetching.step, observed)
-    steps = [fetching]
-    conversion = None
     report = build_model_report(fetch)
-    refusal = None
-    if is_converted(spec, settings):
-        refusal = find_outputs_refusal(spec, report) or find_export_refusal(spec, settings, report)
-    # Where nothing is known about the cluster, everything that will be made is shown.
-    is_known = observed.claims is not None
-    if is_converted(spec, settings) and refusal is None and (fetch.state == "Succeeded" or not is_known):
-        conversion_settings = choose_conversion_settings(spec, settings, report)
-        steps.append(_plan_conversion(replace(inputs, settings=conversion_settings), fetch))
-        conversion = build_conversion_status(steps[-1].step, observed, spec, exported=needs_export(report))
+    refusal = _find_conversion_refusal(inputs, report)
+    jobs, conversion = [fetching], None
+    is_fetched = fetch.state == "Succeeded" or not inputs.is_cluster_known
+    if is_converted(spec, inputs.settings) and refusal is None and is_fetched:
+        converting = _plan_conversion(inputs, fetch, report)
+        conversion = build_conversion_status(converting.step, observed, spec, exported=needs_export(report))
+        jobs.append(converting)
     requires_conversion = is_conversion_required(spec) or needs_export(report)
-    preparation = _combine_steps(observed, steps, children, requires_conversion=requires_conversion)
+    preparation = _combine_jobs(observed, jobs, children, requires_conversion=requires_conversion)
     if refusal is not None:
         preparation = replace(preparation, is_ready=False, failure=refusal)
-    return _limit_to_one_pod(
-        replace(
-            preparation, is_ready=preparation.is_ready or not is_known, fetch=fetch, conversion=conversion
-        ),
-        observed,
-        spec,
-        volume,
-    )
+    is_ready = preparation.is_ready or not inputs.is_cluster_known
+    return replace(preparation, is_ready=is_ready, fetch=fetch, conversion=conversion)
 
 
-@dataclass(frozen=True, slots=True)
-class _JobInputs:
-    """Holds what a Job on the volume is planned from."""
-
-    observed: ObservedState
-    spec: EmbeddingServiceSpec
-    settings: RenderSettings
-    volume: ModelVolume
-    claim_identity: str
-    """The UID of the claim, or its name as long as it does not exist."""
+def _find_conversion_refusal(inputs: _VolumeInputs, report: ModelReport | None) -> Failure | None:
+    """Return why the fetched model cannot be converted; None when it can be, or need not be."""
+    spec, settings = inputs.spec, inputs.settings
+    if not is_converted(spec, settings):
+        return None
+    return find_outputs_refusal(spec, report) or find_export_refusal(spec, settings, report)
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedJob:
-    """Holds a step with the configuration of its Job."""
-
-    step: JobStep
-    config: Manifest
-
-
-def _build_cache_children(
-    observed: ObservedState, spec: EmbeddingServiceSpec, settings: RenderSettings, volume: ModelVolume
-) -> tuple[Manifest, ...]:
+def _build_cache_children(inputs: _VolumeInputs) -> tuple[Manifest, ...]:
     """Return the children that exist as long as the cache does."""
+    observed, spec, volume = inputs.observed, inputs.spec, inputs.volume
     children = []
     if spec.cache is not None and spec.cache.volume is not None:
         size = choose_claim_size(observed, spec.cache.volume)
         children.append(build_claim(observed.resource, spec.cache.volume, volume, size))
-    policy = None if volume.is_filled else build_fetch_policy(observed.resource, spec, settings)
+    policy = None if volume.is_filled else build_fetch_policy(observed.resource, spec, inputs.settings)
     return (*children, *([policy] if policy is not None else []))
 
 
@@ -195,7 +202,7 @@ def _plan_without_claim(children: tuple[Manifest, ...], volume: ModelVolume) -> 
     )
 
 
-def _plan_fetch(inputs: _JobInputs) -> _PlannedJob:
+def _plan_fetch(inputs: _VolumeInputs) -> _PlannedJob:
     """Plan the fetch. What shapes the vectors is part of its identity, since it reports the vector space."""
     spec, settings = inputs.spec, inputs.settings
     return _plan_job(
@@ -223,12 +230,13 @@ def _find_loss_time(observed: ObservedState, revision: str) -> str:
     )
 
 
-def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
-    """Plan the conversion, on the class of nodes that will serve, with the image of the settings.
+def _plan_conversion(inputs: _VolumeInputs, fetch: FetchStatus, report: ModelReport | None) -> _PlannedJob:
+    """Plan the conversion, on the class of nodes that will serve, with the image that serves or exports.
 
     A model that was fetched again is converted again.
     """
     spec = inputs.spec
+    inputs = replace(inputs, settings=choose_conversion_settings(spec, inputs.settings, report))
     identity = {
         "claim": inputs.claim_identity,
         "fetched": fetch.digest or fetch.revision,
@@ -247,7 +255,7 @@ def _plan_conversion(inputs: _JobInputs, fetch: FetchStatus) -> _PlannedJob:
 
 
 def _plan_job(
-    inputs: _JobInputs, task: JobTask, *, identity: object, content: str, stale_since: str
+    inputs: _VolumeInputs, task: JobTask, *, identity: object, content: str, stale_since: str
 ) -> _PlannedJob:
     """Plan a Job. Its name is the hash of `identity`; `content` is its configuration file."""
     observed, spec, volume = inputs.observed, inputs.spec, inputs.volume
@@ -268,14 +276,14 @@ def _plan_job(
     return _PlannedJob(step, config)
 
 
-def _combine_steps(
+def _combine_jobs(
     observed: ObservedState,
     planned: list[_PlannedJob],
     children: tuple[Manifest, ...],
     *,
     requires_conversion: bool,
 ) -> Preparation:
-    """Return the preparation that follows from all steps.
+    """Return the preparation that follows from all Jobs.
 
     With `requires_conversion`, nothing is served without the conversion.
     """
@@ -315,21 +323,18 @@ def _find_unwanted_jobs(observed: ObservedState, desired_names: tuple[str, ...])
     )
 
 
-def _limit_to_one_pod(
-    preparation: Preparation, observed: ObservedState, spec: EmbeddingServiceSpec, volume: ModelVolume
-) -> Preparation:
+def _limit_to_one_pod(preparation: Preparation, inputs: _VolumeInputs) -> Preparation:
     """Return the preparation for a volume that takes one pod: what serves goes before a Job or another
     revision comes.
     """
-    if not volume.is_single_pod:
+    if not inputs.volume.is_single_pod:
         return preparation
-    has_other_revisions = any(
-        deployment.revision != compute_revision(spec) for deployment in observed.deployments
-    )
+    deployments, revision = inputs.observed.deployments, compute_revision(inputs.spec)
+    has_other_revisions = any(deployment.revision != revision for deployment in deployments)
     must_clear = not preparation.is_ready or has_other_revisions
-    occupied = bool(observed.deployments) or bool(observed.pods)
+    is_occupied = bool(deployments) or bool(inputs.observed.pods)
     return replace(
         preparation,
         must_clear=must_clear,
-        jobs_to_create=() if must_clear and occupied else preparation.jobs_to_create,
+        jobs_to_create=() if must_clear and is_occupied else preparation.jobs_to_create,
     )
