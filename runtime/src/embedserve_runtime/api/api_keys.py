@@ -48,22 +48,22 @@ class ApiKeys:
         """
         if not self:
             return None
-        known = self._keys if self._file is None else (*self._keys, *self._file.get())
+        keys = self._keys if self._file is None else (*self._keys, *self._file.get())
         scheme, _, given_key = headers.get(b"authorization", b"").partition(b" ")
-        given = hash_key(given_key.strip())
+        digest = hash_key(given_key.strip())
         # Digests have the same length, and all are compared in any case, so the time reveals nothing about a key.
-        matches = [index for index, key in enumerate(known) if hmac.compare_digest(key.digest, given)]
+        matches = [index for index, key in enumerate(keys) if hmac.compare_digest(key.digest, digest)]
         if scheme.lower() != b"bearer" or not given_key.strip():
             raise Unauthorized("an API key is needed: send it as `Authorization: Bearer <key>`")
         if not matches:
             raise Unauthorized("the API key is none that this server accepts")
         # A key that stands bare in the settings and with routes or an end in the file is as restricted as in the file.
         index = matches[-1]
-        key = known[index]
+        key = keys[index]
         if key.expires is not None and self._now() >= key.expires:
             raise Unauthorized(f"the API key {key.name!r} has expired on {key.expires:%Y-%m-%d}; use another")
         if key.routes is not None and not any(fnmatchcase(route, pattern) for pattern in key.routes):
             raise RouteForbidden(
                 f"the API key {key.name!r} is not for {route}, only for {', '.join(key.routes)}"
             )
-        return key, index, len(known)
+        return key, index, len(keys)

@@ -30,7 +30,7 @@ class ClientIdentifier:
     def needs_identity(self) -> bool:
         """Whether requests have to be identified: for a key, for shares of the queue, or for rates."""
         rates = (self.requests_per_minute, self.tokens_per_minute)
-        return bool(self.keys) or self.header is not None or any(one is not None for one in rates)
+        return bool(self.keys) or self.header is not None or any(rate is not None for rate in rates)
 
     def identify(self, headers: Mapping[bytes, bytes], route: str) -> Client | None:
         """Return the client of a request; None if clients are not identified.
@@ -59,7 +59,9 @@ def _read_name(value: bytes) -> str:
     """Return a header's value as a name that logs and metrics can show, another one for each value."""
     text = value.strip().decode("utf-8", "backslashreplace")
     if not text.isprintable():
-        text = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+        text = "".join(
+            character if character.isprintable() else f"\\u{ord(character):04x}" for character in text
+        )
     if len(text) > MAX_NAME_LENGTH:
         digest = hashlib.sha256(value.strip()).hexdigest()[:16]
         text = f"{text[: MAX_NAME_LENGTH - 17]}~{digest}"

@@ -207,9 +207,9 @@ def get_service(request: Request) -> InferenceService:
 
 def choose_request_id(headers: Mapping[bytes, bytes]) -> str:
     """Return the client's request id if it is printable and short, else a new one."""
-    given = headers.get(b"x-request-id")
-    if given and len(given) <= MAX_REQUEST_ID_BYTES and given.isascii():
-        text = given.decode("ascii")
+    header = headers.get(b"x-request-id")
+    if header and len(header) <= MAX_REQUEST_ID_BYTES and header.isascii():
+        text = header.decode("ascii")
         if text.isprintable():
             return text
     return f"{_prefix}-{next(_numbers):x}"

@@ -94,15 +94,17 @@ def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> Embedding
     )
 
 
-def read_chunked_overflow(overflow: str | None, **others: object) -> ChunkedOverflow | None:
+def read_chunked_overflow(overflow: str | None, **options: object) -> ChunkedOverflow | None:
     """Return how long inputs are chunked; None where they are not.
 
-    others: the values of other fields that say what becomes of long inputs, None where the request has none. Raises
+    options: the values of other fields that say what becomes of long inputs, None where the request has none. Raises
     InvalidInput where the request has one.
     """
     if overflow is None or overflow not in CHUNKED:
         return None
-    given = next((name for name, value in others.items() if value is not None), None)
-    if given is not None:
-        raise InvalidInput(f"`overflow`: {overflow} cannot be combined with `{given}`; leave one of them out")
+    option = next((name for name, value in options.items() if value is not None), None)
+    if option is not None:
+        raise InvalidInput(
+            f"`overflow`: {overflow} cannot be combined with `{option}`; leave one of them out"
+        )
     return CHUNKED[overflow]

@@ -57,8 +57,8 @@ def _translate_error(request: Request, error: HTTPException) -> Exception:
 
 def _list_methods(routes: list[BaseRoute], scope: Scope) -> tuple[str, ...]:
     """Return the methods of the path, over all of its routes."""
-    found: list[str] = []
+    methods: list[str] = []
     for route in routes:
         if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL:
-            found += sorted(route.methods or ())
-    return tuple(dict.fromkeys([*found, *(["HEAD"] if "GET" in found else [])]))
+            methods += sorted(route.methods or ())
+    return tuple(dict.fromkeys([*methods, *(["HEAD"] if "GET" in methods else [])]))

@@ -66,8 +66,8 @@ def check_header_options(context: RequestContext, service: InferenceService) -> 
 
 def _split_space(model: str) -> tuple[str, str | None]:
     """Split a model's name into the name and the vector space after `@`."""
-    found = SPACE_SUFFIX.search(model)
-    return (model, None) if found is None else (model[: found.start()], found[1])
+    match = SPACE_SUFFIX.search(model)
+    return (model, None) if match is None else (model[: match.start()], match[1])
 
 
 def _parse_timeout(context: RequestContext) -> float | None:
@@ -134,21 +134,21 @@ def truncation_side(direction: str | None) -> Side:
     return "left" if direction in ("Left", "left") else "right"
 
 
-def check_dimensions(card: ModelCard, **given: int | None) -> None:
+def check_dimensions(card: ModelCard, **fields: int | None) -> None:
     """Raise InvalidInput for more dimensions than the vectors have, by the name of the field that asks for them."""
-    for field, dimensions in given.items():
+    for field, dimensions in fields.items():
         if dimensions is not None and dimensions > card.pipeline.dimensions:
             raise InvalidInput(
                 f"`{field}` must lie between 1 and {card.pipeline.dimensions}, got {dimensions}"
             )
 
 
-def merge_aliases(**given: T | None) -> T | None:
+def merge_aliases(**aliases: T | None) -> T | None:
     """Return the value of fields with the same meaning; None where none of them is set. Raises InvalidInput where they
     differ."""
-    said = {field: value for field, value in given.items() if value is not None}
-    (first, value), *others = said.items() or ((None, None),)
-    for field, other in others:
-        if other != value:
+    present = {field: value for field, value in aliases.items() if value is not None}
+    (first, value), *rest = present.items() or ((None, None),)
+    for field, alias_value in rest:
+        if alias_value != value:
             raise InvalidInput(f"`{first}` and `{field}` mean the same and differ; leave one out")
     return value

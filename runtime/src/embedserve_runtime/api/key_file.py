@@ -146,11 +146,11 @@ class _Mapping(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_fields(cls, value: object) -> object:
-        known = ", ".join(cls.model_fields)
+        fields = ", ".join(cls.model_fields)
         if not isinstance(value, dict):
-            raise ValueError(f"must be a mapping with {known}")
+            raise ValueError(f"must be a mapping with {fields}")
         if not value.keys() <= cls.model_fields.keys():
-            raise ValueError(f"has a field that is none of {known}")
+            raise ValueError(f"has a field that is none of {fields}")
         return value
 
 
@@ -177,8 +177,8 @@ def _parse_yaml(path: Path, content: str) -> object:
 
     class UniqueKeyLoader(yaml.CSafeLoader):
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            found = [self.construct_object(key, deep=True) for key, _ in node.value]
-            if len(set(found)) < len(found):
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            if len(set(keys)) < len(keys):
                 raise yaml.MarkedYAMLError(problem_mark=node.start_mark)
             return super().construct_mapping(node, deep)
 
@@ -204,18 +204,18 @@ def _read_document(path: Path, content: str) -> tuple[ApiKey, ...]:
         raise ConfigError(f"{path}: {describe_problems(error)}") from None
     keys = tuple(
         ApiKey(
-            hash_key(one.key.get_secret_value()),
-            one.name,
-            one.routes,
-            one.expires,
-            one.requests_per_minute,
-            one.tokens_per_minute,
+            hash_key(entry.key.get_secret_value()),
+            entry.name,
+            entry.routes,
+            entry.expires,
+            entry.requests_per_minute,
+            entry.tokens_per_minute,
         )
-        for one in entries
+        for entry in entries
     )
-    twice = [name for name, count in Counter(one.name for one in keys).items() if count > 1]
+    twice = [name for name, count in Counter(entry.name for entry in keys).items() if count > 1]
     if twice:
         raise ConfigError(f"{path} has several keys named {twice[0]!r}; give each a name of its own")
-    if len({one.digest for one in keys}) < len(keys):
+    if len({entry.digest for entry in keys}) < len(keys):
         raise ConfigError(f"{path} has one key under two names")
     return keys

@@ -95,8 +95,8 @@ def resolve_format(body: EncodeRequest, service: InferenceService) -> OutputForm
 
 
 def _read_ranges(body: EncodeRequest, output_dtype: OutputDtype, service: InferenceService) -> Ranges | None:
-    given = body.ranges
-    requested = Ranges(tuple(given.min), tuple(given.max)) if isinstance(given, NumberRanges) else given
+    ranges = body.ranges
+    requested = Ranges(tuple(ranges.min), tuple(ranges.max)) if isinstance(ranges, NumberRanges) else ranges
     return resolve_ranges(service.card, requested, output_dtype, body.dimensions, body.normalize)
 
 
@@ -117,14 +117,14 @@ def resolve_ranges(
     if output_dtype not in SCALED_DTYPES:
         raise InvalidInput("`ranges` are for int8 and uint8")
     pipeline = card.pipeline
-    wanted = dimensions or pipeline.dimensions
+    size = dimensions or pipeline.dimensions
     if requested != "stored":
-        if fault := requested.find_fault(wanted):
+        if fault := requested.find_fault(size):
             raise InvalidInput(f"`ranges` {fault}")
         return requested
     if card.ranges is None:
         raise InvalidInput(f"the model's folder has no {RANGES_FILE}; send `ranges` along")
-    if wanted != pipeline.dimensions or normalize not in (None, pipeline.normalize):
+    if size != pipeline.dimensions or normalize not in (None, pipeline.normalize):
         raise InvalidInput(
             "stored ranges are for vectors as the model makes them; leave out dimensions and normalize"
         )

@@ -45,8 +45,8 @@ def serve_document(app: FastAPI) -> None:
     """Serve the document at FastAPI's path, in place of its own route, and at TEI's."""
     assert app.openapi_url == _PATH, "the pages link to it"
     endpoint = DocumentEndpoint(app)
-    others = [route for route in app.router.routes if not (isinstance(route, Route) and route.path == _PATH)]
-    app.router.routes[:] = others
+    routes = [route for route in app.router.routes if not (isinstance(route, Route) and route.path == _PATH)]
+    app.router.routes[:] = routes
     for path in (_PATH, _TEI_PATH):
         app.add_route(path, endpoint.answer, include_in_schema=False)
 

@@ -88,12 +88,12 @@ class OperatorCalls:
         if covered != (call.method, call.path, hashlib.sha256(call.body).hexdigest()):
             raise CallRefused("the signature is that of another call: method, path or body differ")
         generation, _ = self._latest
-        given = (claims.generation, claims.sequence)
+        version = (claims.generation, claims.sequence)
         if claims.generation < generation:
             raise CallRefused("another operator has become the leader since, and has called already")
-        if call.is_change and given <= self._latest:
+        if call.is_change and version <= self._latest:
             raise CallRefused("a later call was taken already")
-        self._latest = max(self._latest, given if call.is_change else (claims.generation, 0))
+        self._latest = max(self._latest, version if call.is_change else (claims.generation, 0))
 
     def _verify(self, call: OperatorCall, keys: _OperatorKeys) -> _Claims:
         """Return what the signature of a call says. Raises CallRefused."""
@@ -141,7 +141,9 @@ def _read_keys(path: Path) -> _OperatorKeys:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        found = jwt.PyJWKSet.from_json(raw.decode())
+        key_set = jwt.PyJWKSet.from_json(raw.decode())
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, KeyError):
         raise ConfigError(f"{path} is not a JSON Web Key Set") from None
-    return _OperatorKeys({key.key_id: key for key in found.keys if key.key_id is not None}, is_required=True)
+    return _OperatorKeys(
+        {key.key_id: key for key in key_set.keys if key.key_id is not None}, is_required=True
+    )

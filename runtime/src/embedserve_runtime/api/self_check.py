@@ -62,10 +62,10 @@ def _to_dense(vector: SparseVector, size: int) -> FloatArray:
     return row
 
 
-def _are_equal(one: FloatArray, other: FloatArray) -> bool:
-    if one.shape[1] == 1:
-        return bool(np.allclose(one, other, rtol=MAX_SCORE_ERROR, atol=MAX_SCORE_ERROR))
-    return bool(compute_cosines(one, other).min() >= MIN_SAME_COSINE)
+def _are_equal(left: FloatArray, right: FloatArray) -> bool:
+    if left.shape[1] == 1:
+        return bool(np.allclose(left, right, rtol=MAX_SCORE_ERROR, atol=MAX_SCORE_ERROR))
+    return bool(compute_cosines(left, right).min() >= MIN_SAME_COSINE)
 
 
 def _is_normalised(card: ModelCard) -> bool:

@@ -60,7 +60,7 @@ class WatchedFile(Generic[T]):
     def _read_version(self) -> tuple[int, ...]:
         """Return what differs once the file has been written again or replaced; empty where there is none."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return ()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

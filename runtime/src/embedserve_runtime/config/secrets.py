@@ -63,11 +63,11 @@ def s3_credentials() -> dict[str, str]:
 
     Raises ConfigError, which names the variable.
     """
-    found = {}
+    credentials = {}
     for variable, setting in _AWS_SETTINGS.items():
         if os.environ.get(variable):
             try:
-                found[setting] = validate_secret(os.environ[variable])
+                credentials[setting] = validate_secret(os.environ[variable])
             except ValueError as error:
                 raise ConfigError(f"{variable} {error}") from None
-    return found
+    return credentials

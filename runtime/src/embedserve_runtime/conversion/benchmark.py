@@ -68,7 +68,7 @@ def tokenize_longest(card: ModelCard, texts: Sequence[str]) -> list[Tokens]:
 def count_operations(encoder: Encoder) -> int:
     """Count the operations of the products of all layers for one token: two for each weight, experts as if all of them
     ran; 1 at least."""
-    weights = (prod(one.shape) for one in encoder.parameters() if one.layer is not None)
+    weights = (prod(parameter.shape) for parameter in encoder.parameters() if parameter.layer is not None)
     return max(1, 2 * sum(weights))
 
 
@@ -164,9 +164,9 @@ class Benchmark:
         return BenchmarkResult(ComparedOutputs.join(parts), best)
 
     def _is_out_of_reach(self, parts: Sequence[ComparedOutputs], limits: ParityLimits) -> bool:
-        found = ComparedOutputs.join(parts)
-        by_output = compare_texts(limits.reference.take_first(len(found.vectors)), found)
-        return any(is_out_of_reach(one, self._texts, limits.floor) for one in by_output)
+        outputs = ComparedOutputs.join(parts)
+        by_output = compare_texts(limits.reference.take_first(len(outputs.vectors)), outputs)
+        return any(is_out_of_reach(cosines, self._texts, limits.floor) for cosines in by_output)
 
     def _get_outputs(self, results: ModelOutput) -> ComparedOutputs:
         weights = None

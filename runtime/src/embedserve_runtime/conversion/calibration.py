@@ -61,7 +61,11 @@ def observe_ranges(
         for value, seen in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(seen, step)
         on_tokens(batch.tokens)
-    return {one.weight: collected[one.value].get_ranges() for one in products if collected[one.value].rows}
+    return {
+        product.weight: collected[product.value].get_ranges()
+        for product in products
+        if collected[product.value].rows
+    }
 
 
 def _list_input_names(products: Sequence[Product]) -> list[str]:

@@ -91,13 +91,15 @@ def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     want = [model.run(text) for text in texts]
     engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
     began = time.perf_counter()
-    found = [
+    exported = [
         rows
         for start in range(0, len(texts), BATCH)
         for rows in _run(engine, texts[start : start + BATCH], whole_rows=model.output == LOGITS)
     ]
     speed = sum(map(len, texts)) / (time.perf_counter() - began)
-    variant = _judge(_summarize_outputs(want, model.output), _summarize_outputs(found, model.output), speed)
+    variant = _judge(
+        _summarize_outputs(want, model.output), _summarize_outputs(exported, model.output), speed
+    )
     if not variant.published:
         raise ModelInvalid(f"the export of {encoder_files.path} is not what torch computes: {variant.reason}")
     report = ConversionReport(chosen=PLAIN, variants=(variant,))
@@ -109,27 +111,29 @@ def _sample_texts(encoder_files: ModelFiles, max_tokens: int) -> list[Int32Array
     tokenizer = parse_tokenizer(encoder_files.require(TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_tokens)
-    read = [np.array(one.ids, dtype=np.int32) for one in tokenizer.encode_batch(read_parity_texts())]
+    read = [
+        np.array(encoding.ids, dtype=np.int32) for encoding in tokenizer.encode_batch(read_parity_texts())
+    ]
     return [read[number] for number in choose_evenly([*map(len, read)], TOKENS)]
 
 
 def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool) -> list[FloatArray]:
     """Run texts and return the rows of each."""
     batch = PackedBatch.pack(texts)
-    made = engine.run(batch, rows=whole_rows, hidden=not whole_rows)
+    outputs = engine.run(batch, rows=whole_rows, hidden=not whole_rows)
     if whole_rows:
-        assert made.rows is not None, "asked for"
-        return [row[None] for row in made.rows]
-    assert made.hidden is not None, "asked for"
-    return np.split(made.hidden, batch.cu_seqlens[1:-1])
+        assert outputs.rows is not None, "asked for"
+        return [row[None] for row in outputs.rows]
+    assert outputs.hidden is not None, "asked for"
+    return np.split(outputs.hidden, batch.cu_seqlens[1:-1])
 
 
 def _summarize_outputs(rows: list[FloatArray], output: str) -> ComparedOutputs:
     """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
-    means = np.stack([one.mean(axis=0) for one in rows])
+    means = np.stack([vectors.mean(axis=0) for vectors in rows])
     return ComparedOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
 
 
-def _judge(want: ComparedOutputs, found: ComparedOutputs, speed: float) -> Variant:
-    parity = compare(want, found)
+def _judge(want: ComparedOutputs, exported: ComparedOutputs, speed: float) -> Variant:
+    parity = compare(want, exported)
     return describe_variant(PLAIN, parity, describe_shortfalls(parity, FLOOR), speed)

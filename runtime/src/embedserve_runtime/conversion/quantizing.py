@@ -114,9 +114,9 @@ def compute_quantization_error(
     quantised, scales = quantize_static(weight, form, max_weight)
     inputs = rows if form.factors is None else rows / form.factors
     levels = np.clip(np.rint(inputs / form.scale) + form.zero_point, 0, 255) - np.float32(form.zero_point)
-    found = (levels * form.scale) @ (quantised * scales)
+    product = (levels * form.scale) @ (quantised * scales)
     size = np.maximum((want**2).sum(axis=1), TINY)
-    return float(np.mean(((found - want) ** 2).sum(axis=1) / size))
+    return float(np.mean(((product - want) ** 2).sum(axis=1) / size))
 
 
 def _iterate_static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterator[StaticQuantization]:

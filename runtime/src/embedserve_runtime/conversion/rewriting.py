@@ -180,14 +180,14 @@ class _Rewriter:
         zero = self._add_scalar(f"{name}:input_zero_point", np.uint8(form.zero_point))
 
         def build_nodes(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-            value, output, made = node.input[0], node.output[0], []
+            value, output, nodes = node.input[0], node.output[0], []
             if form.factors is not None:
-                made.append(helper.make_node("Mul", [value, f"{name}:factors"], [f"{output}:smooth"]))
+                nodes.append(helper.make_node("Mul", [value, f"{name}:factors"], [f"{output}:smooth"]))
                 value = f"{output}:smooth"
-            made.append(helper.make_node("QuantizeLinear", [value, scale, zero], [f"{output}:quantised"]))
+            nodes.append(helper.make_node("QuantizeLinear", [value, scale, zero], [f"{output}:quantised"]))
             inputs = [f"{output}:quantised", whole, scale, scales, zero, "", *node.input[2:]]
-            made.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], domain=FUSED))
-            return made
+            nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], domain=FUSED))
+            return nodes
 
         def build_arrays(weight: FloatArray) -> dict[str, Array]:
             values: dict[str, Array] = {}
@@ -279,7 +279,9 @@ class _Rewriter:
         return name
 
     def _get_shape(self, name: str) -> tuple[int, ...]:
-        tensor = next(one for one in self._graph.model.graph.initializer if one.name == name)
+        tensor = next(
+            initializer for initializer in self._graph.model.graph.initializer if initializer.name == name
+        )
         return tuple(tensor.dims)
 
 

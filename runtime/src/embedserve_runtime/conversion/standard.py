@@ -74,11 +74,9 @@ def build_standard_model(
     )
     graph.output.extend(declared)
     graph.node.extend([*before.nodes, *packed.graph.node, *tail.graph.nodes])
-    known = {tensor.name for tensor in graph.initializer}
+    own = {tensor.name for tensor in graph.initializer}
     graph.initializer.extend(
-        numpy_helper.from_array(value, name)
-        for name, value in before.initializers.items()
-        if name not in known
+        numpy_helper.from_array(value, name) for name, value in before.initializers.items() if name not in own
     )
     return model
 
@@ -115,20 +113,20 @@ class _OutputTail:
         shape: list[str | int]
         if name == HIDDEN:
             width = self._card.encoder.width
-            made = self._lay_out(OUTPUT, width)
+            value = self._lay_out(OUTPUT, width)
             shape = ["batch", "length", width]
         elif name == ROWS:
             assert isinstance(heads.dense, DenseHead), "checked"
-            made, shape = self._write_embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
+            value, shape = self._write_embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
         elif isinstance(heads.logits, LoadedClassifierHead):
-            made = self._write_layers(self._write_classifier_states(heads.logits), heads.logits.layers)
+            value = self._write_layers(self._write_classifier_states(heads.logits), heads.logits.layers)
             shape = ["batch", len(heads.logits.head.labels)]
         else:
             assert isinstance(heads.sparse, LoadedLexicalHead | LoadedSparseHead), "checked"
             width = heads.sparse.layers[-1].layer.out_features
-            made = self._lay_out(self._write_layers(OUTPUT, heads.sparse.layers), width)
+            value = self._lay_out(self._write_layers(OUTPUT, heads.sparse.layers), width)
             shape = ["batch", "length", width]
-        self.graph.add_named("Identity", name, made)
+        self.graph.add_named("Identity", name, value)
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     def _lay_out(self, rows: str, width: int) -> str:
@@ -198,18 +196,18 @@ class _OutputTail:
         product = self._write_product(rows, loaded.weight)
         if loaded.bias is not None:
             product = graph.add("Add", product, self._add_array(loaded.bias))
-        made = STANDARD_ACTIVATIONS[layer.activation](graph, product)
+        value = STANDARD_ACTIVATIONS[layer.activation](graph, product)
         if layer.norm is not None and loaded.norm_weight is not None:
             bias = [] if loaded.norm_bias is None else [self._add_array(loaded.norm_bias)]
             plain = layer.norm.kind is NormKind.LAYER
             operator = "LayerNormalization" if plain else "SimplifiedLayerNormalization"
-            made = graph.add(
-                operator, made, self._add_array(loaded.norm_weight), *bias, axis=-1, epsilon=layer.norm.eps
+            value = graph.add(
+                operator, value, self._add_array(loaded.norm_weight), *bias, axis=-1, epsilon=layer.norm.eps
             )
         if not layer.residual:
-            return made
+            return value
         return graph.add(
-            "Add", made, rows if loaded.residual is None else self._write_product(rows, loaded.residual)
+            "Add", value, rows if loaded.residual is None else self._write_product(rows, loaded.residual)
         )
 
     def _write_product(self, rows: str, weight: FloatArray) -> str:

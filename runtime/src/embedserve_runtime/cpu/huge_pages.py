@@ -66,8 +66,8 @@ def find_blocks(maps: str, size: int) -> Iterator[int]:
 
     maps: content of /proc/self/maps. size: of a huge page, in bytes.
     """
-    for found in ANONYMOUS.finditer(maps):
-        begin, end = (int(bound, 16) for bound in found.groups())
+    for match in ANONYMOUS.finditer(maps):
+        begin, end = (int(bound, 16) for bound in match.groups())
         yield from range(-(-begin // size) * size, end - size + 1, size)
 
 

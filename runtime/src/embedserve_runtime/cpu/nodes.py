@@ -72,25 +72,25 @@ def list_usable_nodes(nodes: Sequence[NumaNode], cpus: frozenset[int]) -> tuple[
     return tuple(NumaNode(node.number, node.cpus & cpus) for node in nodes if node.cpus & cpus)
 
 
-def choose_numa_node(nodes: Sequence[NumaNode], placement: CpuPlacement, wanted: int) -> NumaNode | None:
+def choose_numa_node(nodes: Sequence[NumaNode], placement: CpuPlacement, cpus: int) -> NumaNode | None:
     """Choose the node to stay on, with those of its CPUs that may be used.
 
-    None where only one can be used anyway, or where no node whose memory may be used has `wanted` CPUs.
+    None where only one can be used anyway, or where no node whose memory may be used has so many CPUs.
     """
     usable = list_usable_nodes(nodes, placement.cpus)
-    fitting = [node for node in usable if len(node.cpus) >= wanted and node.number in placement.memory]
+    fitting = [node for node in usable if len(node.cpus) >= cpus and node.number in placement.memory]
     if len(usable) < 2 or not fitting:
         return None
     return max(fitting, key=lambda node: (placement.last in node.cpus, len(node.cpus), -node.number))
 
 
-def bind_to_one_node(wanted: int, root: Path = NODES_ROOT) -> None:
+def bind_to_one_node(cpus: int, root: Path = NODES_ROOT) -> None:
     """Bind all threads of the process to the node that `choose_numa_node` chooses, if any."""
     nodes = read_nodes(root)
     if len(nodes) < 2:
         return
     placement = read_placement()
-    node = choose_numa_node(nodes, placement, wanted)
+    node = choose_numa_node(nodes, placement, cpus)
     if node is None:
         return
     for task in (PROCESS_ROOT / "task").iterdir():

@@ -69,7 +69,7 @@ class FlatTokens(Sequence[Int32Array]):
         if len(indices) == len(self) and indices.step == 1:
             return self
         if indices.step != 1:
-            return [self[one] for one in indices]
+            return [self[position] for position in indices]
         bounds = self.cu_seqlens[indices.start : max(indices.start, indices.stop) + 1]
         return FlatTokens(self.token_ids[bounds[0] : bounds[-1]], bounds - bounds[0])
 
@@ -115,8 +115,10 @@ class PackedBatch:
             return cls(sequences.token_ids, sequences.cu_seqlens)
         cu_seqlens = np.zeros(len(sequences) + 1, dtype=np.int32)
         np.cumsum([len(sequence) for sequence in sequences], out=cu_seqlens[1:])
-        ids = np.concatenate([one.ids if isinstance(one, TokenSequence) else one for one in sequences])
-        if not any(isinstance(one, TokenSequence) for one in sequences):
+        ids = np.concatenate(
+            [sequence.ids if isinstance(sequence, TokenSequence) else sequence for sequence in sequences]
+        )
+        if not any(isinstance(sequence, TokenSequence) for sequence in sequences):
             return cls(ids, cu_seqlens)
         return cls(
             ids,
@@ -183,9 +185,9 @@ class PackedBatch:
 
 def _join_token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> Int32Array | None:
     typed = [
-        (start, one.types)
-        for one, start in zip(sequences, cu_seqlens[:-1], strict=True)
-        if isinstance(one, TokenSequence) and one.types is not None
+        (start, sequence.types)
+        for sequence, start in zip(sequences, cu_seqlens[:-1], strict=True)
+        if isinstance(sequence, TokenSequence) and sequence.types is not None
     ]
     if not typed:
         return None
@@ -196,23 +198,27 @@ def _join_token_types(sequences: Sequence[Tokens], cu_seqlens: Int32Array) -> In
 
 
 def _collect_pool_starts(sequences: Sequence[Tokens]) -> Int32Array | None:
-    counts = [one.pool_start if isinstance(one, TokenSequence) else 0 for one in sequences]
+    counts = [sequence.pool_start if isinstance(sequence, TokenSequence) else 0 for sequence in sequences]
     return np.array(counts, dtype=np.int32) if any(counts) else None
 
 
 def _collect_query_flags(sequences: Sequence[Tokens]) -> BoolArray | None:
-    marks = [isinstance(one, TokenSequence) and one.is_query_role for one in sequences]
+    marks = [isinstance(sequence, TokenSequence) and sequence.is_query_role for sequence in sequences]
     return np.array(marks) if any(marks) else None
 
 
 def _collect_tasks(sequences: Sequence[Tokens]) -> Int32Array | None:
-    tasks = [one.task if isinstance(one, TokenSequence) else 0 for one in sequences]
+    tasks = [sequence.task if isinstance(sequence, TokenSequence) else 0 for sequence in sequences]
     return np.array(tasks, dtype=np.int32) if any(tasks) else None
 
 
 def _collect_attended_counts(sequences: Sequence[Tokens]) -> Int32Array | None:
-    counts = [one.attended_length if isinstance(one, TokenSequence) else None for one in sequences]
+    counts = [
+        sequence.attended_length if isinstance(sequence, TokenSequence) else None for sequence in sequences
+    ]
     if all(count is None for count in counts):
         return None
-    filled = [len(one) if count is None else count for one, count in zip(sequences, counts, strict=True)]
+    filled = [
+        len(sequence) if count is None else count for sequence, count in zip(sequences, counts, strict=True)
+    ]
     return np.array(filled, dtype=np.int32)

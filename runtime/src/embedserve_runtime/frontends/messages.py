@@ -99,11 +99,11 @@ class Submit(Message, frozen=True):
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
         marks = (self.pool_starts, self.is_query_mask, self.attended_lengths, self.tasks)
-        if self.token_types is None and all(one is None for one in marks):
+        if self.token_types is None and all(mark is None for mark in marks):
             return BatchRequest(flat, self.outputs, self.max_bytes, self.client)
         _check_shape(self.token_types, tokens)
-        for one in marks:
-            _check_shape(one, sequences)
+        for mark in marks:
+            _check_shape(mark, sequences)
         return BatchRequest(self._marked(flat), self.outputs, self.max_bytes, self.client)
 
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
@@ -114,7 +114,8 @@ class Submit(Message, frozen=True):
         attended = [None] * count if self.attended_lengths is None else self.attended_lengths.tolist()
         tasks = [0] * count if self.tasks is None else self.tasks.tolist()
         return [
-            TokenSequence(*one) for one in zip(ids, types, pool_starts, queries, attended, tasks, strict=True)
+            TokenSequence(*fields)
+            for fields in zip(ids, types, pool_starts, queries, attended, tasks, strict=True)
         ]
 
 
@@ -222,14 +223,14 @@ def _check_shape(marks: Int32Array | BoolArray | None, shape: tuple[int]) -> Non
 
 def _request_errors() -> dict[str, type[EmbedserveError]]:
     """Error classes by reason. All but Overloaded and its subclasses are constructed from a message alone."""
-    found: dict[str, type[EmbedserveError]] = {}
+    classes: dict[str, type[EmbedserveError]] = {}
     waiting: list[type[EmbedserveError]] = [RequestError]
     while waiting:
         kind = waiting.pop()
         if kind.__module__ == errors.__name__:
-            found[kind.reason] = kind
+            classes[kind.reason] = kind
         waiting += kind.__subclasses__()
-    return found
+    return classes
 
 
 _REQUEST_ERRORS = _request_errors()

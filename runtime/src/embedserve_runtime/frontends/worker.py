@@ -113,8 +113,8 @@ class Worker:
                 self._tasks.add(task)
                 task.add_done_callback(self._exit_on_failure)
             case MetricsPageResponse():
-                if (asked := self._pages.pop(message.request_id, None)) and not asked.done():
-                    asked.set_result(message.page)
+                if (page := self._pages.pop(message.request_id, None)) and not page.done():
+                    page.set_result(message.page)
             case Stop():
                 self._stop.set()
 

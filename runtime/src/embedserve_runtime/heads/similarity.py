@@ -39,5 +39,6 @@ def compute_max_sim_scores(query: FloatArray, documents: Sequence[FloatArray]) -
     vectors.
     """
     return np.array(
-        [(query @ one.T).max(axis=1).sum() if len(one) else 0.0 for one in documents], dtype=np.float32
+        [(query @ vectors.T).max(axis=1).sum() if len(vectors) else 0.0 for vectors in documents],
+        dtype=np.float32,
     )

@@ -50,8 +50,8 @@ class LoadedMultiVectorHead:
         counted = self._find_counted_tokens(batch)
         if counted is not None:
             parts = np.split(counted, batch.cu_seqlens[1:-1])
-            each = [one[counts] for one, counts in zip(each, parts, strict=True)]
-        return [one[self.head.skipped :] for one in each]
+            each = [rows[counts] for rows, counts in zip(each, parts, strict=True)]
+        return [rows[self.head.skipped :] for rows in each]
 
     def _find_counted_tokens(self, batch: PackedBatch) -> BoolArray | None:
         """Return a mask (tokens,) of the tokens whose id is not skipped; None where no id is skipped."""
@@ -78,4 +78,6 @@ def _take_largest_by_id(
     keys, largest = keys[starts], np.maximum.reduceat(weights[order], starts)
     cuts = np.searchsorted(keys, np.arange(1, count) << 32)
     indices = (keys & 0xFFFFFFFF).astype(np.int32)
-    return [SparseVector(*one) for one in zip(np.split(indices, cuts), np.split(largest, cuts), strict=True)]
+    return [
+        SparseVector(*parts) for parts in zip(np.split(indices, cuts), np.split(largest, cuts), strict=True)
+    ]

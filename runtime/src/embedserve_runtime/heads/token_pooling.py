@@ -41,15 +41,15 @@ def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
 
     Raises BatchTooLarge.
     """
-    kept, others = vectors[: pooling.protected], vectors[pooling.protected :]
-    clusters = max(int(len(others) // pooling.factor), 1)
-    if clusters < len(others):
-        if len(others) > MAX_POOLED_VECTORS:
+    kept, rest = vectors[: pooling.protected], vectors[pooling.protected :]
+    clusters = max(int(len(rest) // pooling.factor), 1)
+    if clusters < len(rest):
+        if len(rest) > MAX_POOLED_VECTORS:
             raise BatchTooLarge(
-                f"vectors are pooled for {MAX_POOLED_VECTORS} tokens in one text, got {len(others)}; send shorter texts"
+                f"vectors are pooled for {MAX_POOLED_VECTORS} tokens in one text, got {len(rest)}; send shorter texts"
             )
-        others = _average_clusters(others, cut_tree(build_ward_linkage(others), len(others), clusters))
-    result = np.concatenate((kept, others))
+        rest = _average_clusters(rest, cut_tree(build_ward_linkage(rest), len(rest), clusters))
+    result = np.concatenate((kept, rest))
     return normalize(result) if pooling.normalize else result
 
 
@@ -84,13 +84,13 @@ def _merge_clusters(
     rest = sizes.copy()
     rest[[gone, stays]] = 0
     indices = np.flatnonzero(rest)
-    others = sizes[indices]
+    other_sizes = sizes[indices]
     squares = (
-        (sizes[gone] + others) * distances[gone, indices] ** 2
-        + (sizes[stays] + others) * distances[stays, indices] ** 2
-        - others * between**2
+        (sizes[gone] + other_sizes) * distances[gone, indices] ** 2
+        + (sizes[stays] + other_sizes) * distances[stays, indices] ** 2
+        - other_sizes * between**2
     )
-    updated = np.sqrt(squares / (sizes[gone] + sizes[stays] + others))
+    updated = np.sqrt(squares / (sizes[gone] + sizes[stays] + other_sizes))
     distances[stays, indices] = distances[indices, stays] = updated
     distances[gone] = distances[:, gone] = np.inf
     sizes[stays] += sizes[gone]

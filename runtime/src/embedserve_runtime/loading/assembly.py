@@ -55,7 +55,9 @@ def build_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngine
     Two engines a device where queries have an encoder of their own; so many for each task that is served.
     """
     if card.other_tasks:
-        tasks = [_build_task_runners(one, tensors, engines_of) for one in (card, *card.other_tasks)]
+        tasks = [
+            _build_task_runners(task_card, tensors, engines_of) for task_card in (card, *card.other_tasks)
+        ]
         return [TaskRunner(of_device) for of_device in zip(*tasks, strict=True)]
     return _build_task_runners(card, tensors, engines_of)
 

@@ -43,17 +43,17 @@ def settle_precision(
     calibrations = [(route.encoder, build_calibration(route)) for route in routes]
     setup = EightBitSetup(calibrations=calibrations)
     measured = [_measure_parity(route, tensors, settings, setup) for route in routes]
-    parity = min(measured, key=lambda one: one.min_cosine)
-    told = {
+    parity = min(measured, key=lambda report: report.min_cosine)
+    fields = {
         "precision": settings.precision,
         "min_cosine": parity.min_cosine,
         "floor": settings.min_cosine,
     }
     setup = EightBitSetup(parity, calibrations)
     if parity.min_cosine >= settings.min_cosine:
-        log.info("vectors in 8 bit are near enough to those in 16", extra=told)
+        log.info("vectors in 8 bit are near enough to those in 16", extra=fields)
         return settings, setup
-    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=told)
+    log.warning("vectors in 8 bit are too far from those in 16: the model runs in 16 bit", extra=fields)
     return settings.model_copy(update={"precision": "auto"}), setup
 
 

@@ -40,10 +40,10 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
         ),
     )
     reasons["onnx"] = next((reason for fits, reason in refusals if not fits), None)
-    asked = list(reasons) if settings.kind == "auto" else [settings.kind]
-    able = next((kind for kind in asked if reasons[kind] is None), None)
+    kinds = list(reasons) if settings.kind == "auto" else [settings.kind]
+    able = next((kind for kind in kinds if reasons[kind] is None), None)
     if able is None:
-        listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in asked)
+        listed = "; ".join(f"{kind}: {reasons[kind]}" for kind in kinds)
         raise UnsupportedArchitecture(f"no engine can run this {encoder.family} encoder: {listed}")
     return able
 

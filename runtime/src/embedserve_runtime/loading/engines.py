@@ -29,7 +29,7 @@ class EightBitSetup:
     calibrations: Sequence[tuple[Encoder, PackedBatch]] = field(default_factory=tuple)
 
     def find_calibration(self, encoder: Encoder) -> PackedBatch | None:
-        return next((texts for one, texts in self.calibrations if one is encoder), None)
+        return next((texts for calibrated, texts in self.calibrations if calibrated is encoder), None)
 
 
 def open_engines(

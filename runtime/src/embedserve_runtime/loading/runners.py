@@ -164,13 +164,13 @@ def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Va
     """Choose the variant that would be run out of the store. Raises UnsupportedArchitecture."""
     if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
         return None
-    artifact, asked = None, config.engine.precision
+    artifact, precision = None, config.engine.precision
     if config.onnx.convert != "Never":
         artifact = find_artifact(config.model.store.expanduser(), describe_inputs(card, config.onnx).name)
-    variant = None if artifact is None else artifact.choose_variant(asked)
-    if asked not in ("auto", "float32" if variant is None else variant.precision):
+    variant = None if artifact is None else artifact.choose_variant(precision)
+    if precision not in ("auto", "float32" if variant is None else variant.precision):
         log.warning(
             "no variant of this precision is published, float32 is run; `embedserve convert` makes and tries them",
-            extra={"asked": asked},
+            extra={"asked": precision},
         )
     return None if artifact is None or variant is None else (artifact, variant)

@@ -46,38 +46,38 @@ class MemoryFit:
         return None if self.limit is None else self.load.concurrency
 
 
-def fit_load(model: ModelSizes, wanted: ServingLoad, bounds: ServingLoad, limit: int | None) -> MemoryFit:
+def fit_load(model: ModelSizes, requested: ServingLoad, bounds: ServingLoad, limit: int | None) -> MemoryFit:
     """Return the largest load that stays within a limit: what is wanted, with as much more as fits, up to `bounds`; or
     less of it. Raises MemoryTooSmall where not even the model fits.
 
     Without a limit, and for models whose batches are not known, the bounds hold.
     """
     if limit is None or model.activations is None:
-        return MemoryFit(bounds, plan_memory(model, wanted).total, limit)
+        return MemoryFit(bounds, plan_memory(model, requested).total, limit)
     usable = round(limit / HEADROOM)
-    steps = [wanted, *_iterate_lower(wanted)]
+    steps = [requested, *_iterate_lower(requested)]
     fitting = next((load for load in steps if plan_memory(model, load).total <= usable), None)
     if fitting is None:
         load = steps[-1]
-        _check(model, load, wanted, limit)
+        _check(model, load, requested, limit)
     else:
         load = _grow(model, fitting, bounds, usable)
     planned = plan_memory(model, load).total
     workers = max(1, (usable - planned) // (FRONT_END_BYTES + model.tokenizer))
-    return MemoryFit(load, planned, limit, workers, tuple(_describe(wanted, load)))
+    return MemoryFit(load, planned, limit, workers, tuple(_describe(requested, load)))
 
 
-def _check(model: ModelSizes, least: ServingLoad, wanted: ServingLoad, limit: int) -> None:
+def _check(model: ModelSizes, least: ServingLoad, requested: ServingLoad, limit: int) -> None:
     """Raise MemoryTooSmall where the model, without any request, takes more than the limit."""
     alone = replace(least, pending_bytes=0, queue_inputs=0)
     needed = plan_memory(model, alone).total - SHARED_BYTES
     if needed <= limit:
         return
-    smallest, full = (plan_memory(model, load).limit // MIB for load in (least, wanted))
+    smallest, full = (plan_memory(model, load).limit // MIB for load in (least, requested))
     raise MemoryTooSmall(
         f"the container may take {limit // MIB}Mi of memory, and the model needs {needed // MIB}Mi before any request; "
-        f"a limit of {full}Mi (spec.resources.limits.memory) has room for batches of {wanted.batch_tokens} tokens, the "
-        f"least that would do is {smallest}Mi"
+        f"a limit of {full}Mi (spec.resources.limits.memory) has room for batches of {requested.batch_tokens} tokens, "
+        f"the least that would do is {smallest}Mi"
     )
 
 
@@ -119,7 +119,7 @@ def _grow(model: ModelSizes, load: ServingLoad, bounds: ServingLoad, usable: int
     )
 
 
-def _describe(wanted: ServingLoad, load: ServingLoad) -> Iterator[str]:
+def _describe(requested: ServingLoad, load: ServingLoad) -> Iterator[str]:
     """Yield what is less than was wanted."""
     names = (
         ("batch_tokens", "tokens of a batch"),
@@ -128,6 +128,6 @@ def _describe(wanted: ServingLoad, load: ServingLoad) -> Iterator[str]:
         ("max_length", "tokens of an input"),
     )
     for name, description in names:
-        before, now = getattr(wanted, name), getattr(load, name)
+        before, now = getattr(requested, name), getattr(load, name)
         if now < before:
             yield f"{now} {description} in the place of {before}"

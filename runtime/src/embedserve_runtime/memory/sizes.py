@@ -61,16 +61,16 @@ def describe_sizes(
     activations the larger count. number_bytes: of one number in the precision in which it runs."""
     sizes = _describe_route(card, engine, number_bytes)
     for route in card.list_routes()[1:]:
-        other = _describe_route(route, engine, number_bytes)
+        route_sizes = _describe_route(route, engine, number_bytes)
         # Tasks share the tokenizer of the first.
         has_tokenizer = card.query is not None and route is card.query.card
         sizes = replace(
             sizes,
-            weights=sizes.weights + other.weights,
-            tables=sizes.tables + other.tables,
-            loading=max(sizes.loading, other.loading),
-            tokenizer=sizes.tokenizer + (other.tokenizer if has_tokenizer else 0),
-            activations=_choose_larger(sizes.activations, other.activations),
+            weights=sizes.weights + route_sizes.weights,
+            tables=sizes.tables + route_sizes.tables,
+            loading=max(sizes.loading, route_sizes.loading),
+            tokenizer=sizes.tokenizer + (route_sizes.tokenizer if has_tokenizer else 0),
+            activations=_choose_larger(sizes.activations, route_sizes.activations),
         )
     return sizes
 
@@ -94,10 +94,10 @@ def _describe_route(card: ModelCard, engine: str, number_bytes: int) -> ModelSiz
     )
 
 
-def _choose_larger(one: ActivationSizes | None, other: ActivationSizes | None) -> ActivationSizes | None:
-    if one is None or other is None:
+def _choose_larger(left: ActivationSizes | None, right: ActivationSizes | None) -> ActivationSizes | None:
+    if left is None or right is None:
         return None
-    return max(one, other, key=lambda sizes: sizes.token)
+    return max(left, right, key=lambda sizes: sizes.token)
 
 
 def _count_columns(card: ModelCard) -> int:
@@ -113,16 +113,19 @@ def count_parameters(card: ModelCard) -> int:
     encoder = sum(prod(parameter.shape) for parameter in card.encoder.parameters())
     tails = [card.pipeline, *([card.query.card.pipeline] if card.query and card.shares_encoder else [])]
     dense = sum(
-        (one.in_features * (1 + one.projects_residual) + one.bias) * one.out_features
+        (layer.in_features * (1 + layer.projects_residual) + layer.bias) * layer.out_features
         for tail in tails
-        for one in tail.dense
+        for layer in tail.dense
     )
     heads = [*([] if card.head is None else [card.head]), *card.token_heads]
     layers = [layer for head in heads for layer in head.layers]
     return (
         encoder
         + dense
-        + sum((one.in_features * (1 + bool(one.residual_weight)) + 1) * one.out_features for one in layers)
+        + sum(
+            (layer.in_features * (1 + bool(layer.residual_weight)) + 1) * layer.out_features
+            for layer in layers
+        )
     )
 
 

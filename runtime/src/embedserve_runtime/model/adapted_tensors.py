@@ -120,13 +120,13 @@ class AdaptedTensors:
 
     def _strip(self, name: str) -> str:
         """Return a tensor's or module's name without the prefix that checkpoints of the family may have."""
-        return next((name.removeprefix(one) for one in self._prefixes if name.startswith(one)), name)
+        return next((name.removeprefix(prefix) for prefix in self._prefixes if name.startswith(prefix)), name)
 
     def _assign_updates(self, encoder: Encoder) -> Mapping[str, Sequence[LowRankUpdate]]:
         """Find the tensor that each module's product is added to: under any name that the family has for it, since an
         adapter may be written by another version of transformers than the weights."""
         module_of = {self._strip(module) + WEIGHT: module for module in self._adapter.scales}
-        found: dict[str, list[LowRankUpdate]] = {}
+        updates: dict[str, list[LowRankUpdate]] = {}
         assigned: set[str] = set()
         source_of = resolve(encoder, self)
         for parameter in encoder.parameters():
@@ -136,13 +136,15 @@ class AdaptedTensors:
                     if source.transpose or target.transpose:
                         raise UnsupportedArchitecture(f"a LoRA adapter of {module_of[name]} is not supported")
                     assigned.add(name)
-                    found.setdefault(target.tensor, []).append(LowRankUpdate(module_of[name], source, target))
+                    updates.setdefault(target.tensor, []).append(
+                        LowRankUpdate(module_of[name], source, target)
+                    )
         for name in self._names:  # those of heads
             bare = self._strip(name)
             if bare in module_of and bare not in assigned:
                 whole = TensorSource(name)
-                found.setdefault(name, []).append(LowRankUpdate(module_of[bare], whole, whole))
-        return MappingProxyType(found)
+                updates.setdefault(name, []).append(LowRankUpdate(module_of[bare], whole, whole))
+        return MappingProxyType(updates)
 
     def _multiply_factors(self, module: str) -> FloatArray:
         """Return scale * B A as float32, (out features, in features), of an embedding transposed. Raises

@@ -109,7 +109,7 @@ class BundledOnnx:
         return [self.file, *(self.file.parent / name for name in self.external)]
 
 
-def choose_file(files: ModelFiles, names: Iterable[str], asked: str | None) -> str | None:
+def choose_file(files: ModelFiles, names: Iterable[str], requested: str | None) -> str | None:
     """Choose the ONNX file to run: the one that `model.onnx_file` names, otherwise one where no family fits; None where
     the safetensors weights are run.
 
@@ -119,12 +119,12 @@ def choose_file(files: ModelFiles, names: Iterable[str], asked: str | None) -> s
     """
     present = set(names)
     there = sorted(name for name in present if name.endswith(".onnx"))
-    if asked is not None:
-        if asked not in there:
+    if requested is not None:
+        if requested not in there:
             raise ConfigError(
-                f"model.onnx_file: {asked} is not in the model; there: {', '.join(there) or 'none'}"
+                f"model.onnx_file: {requested} is not in the model; there: {', '.join(there) or 'none'}"
             )
-        return asked
+        return requested
     if _can_be_table(files, present) or "config.json" not in files:
         return None
     try:
@@ -134,12 +134,12 @@ def choose_file(files: ModelFiles, names: Iterable[str], asked: str | None) -> s
             raise type(error)(f"{error.message}; it has no ONNX file to run instead") from error
     else:
         return None
-    found = next((name for name in DEFAULT_FILES if name in there), None)
-    if found is None and len(there) > 1:
+    default = next((name for name in DEFAULT_FILES if name in there), None)
+    if default is None and len(there) > 1:
         raise ModelInvalid(
             f"the model has several ONNX files; set model.onnx_file to one of {', '.join(there)}"
         )
-    return found or there[0]
+    return default or there[0]
 
 
 def _can_be_table(files: ModelFiles, names: Container[str]) -> bool:
@@ -192,7 +192,7 @@ def _check_external(file: Path, name: str) -> None:
     weights = file.parent / name
     # The second folder is the one of a file that is a link, as in the hub's own cache.
     folders = (file.parent.resolve(), file.resolve().parent)
-    if Path(name).is_absolute() or not any(weights.resolve().is_relative_to(one) for one in folders):
+    if Path(name).is_absolute() or not any(weights.resolve().is_relative_to(folder) for folder in folders):
         raise ModelInvalid(
             f"{file}: its weights {name} lie outside its folder; put them beside the ONNX file and name them so in it"
         )
@@ -248,16 +248,16 @@ def _find_rows(
         return _require_float(file, named), "dense"
     if hidden is not None:
         return None, "dense"
-    found = _choose_only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
-    return found, "logits" if task == "auto" and config.classifies else "dense"
+    rows = _choose_only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
+    return rows, "logits" if task == "auto" and config.classifies else "dense"
 
 
 def _find_token_weights(outputs: Sequence[Value]) -> str | None:
     """Logits of one label for each token, as exports of a token classifier have them."""
-    found = next((value for value in outputs if value.name == LOGITS), None)
-    if found is None or not found.is_float or found.rank != 3 or not found.shape or found.shape[-1] != 1:
+    logits = next((value for value in outputs if value.name == LOGITS), None)
+    if logits is None or not logits.is_float or logits.rank != 3 or not logits.shape or logits.shape[-1] != 1:
         return None
-    return found.name
+    return logits.name
 
 
 def describe_graph_weights(files: ModelFiles, encoder: Encoder) -> LexicalHead:
@@ -280,11 +280,11 @@ def _find_logits(file: Path, by_name: Mapping[str, Value], outputs: Sequence[Val
 
 
 def _choose_only(file: Path, candidates: Sequence[Value]) -> Value | None:
-    found = [value for value in candidates if value.is_float]
-    if len(found) > 1:
-        listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in found)
+    floats = [value for value in candidates if value.is_float]
+    if len(floats) > 1:
+        listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in floats)
         raise ModelInvalid(f"{file}: which output is meant cannot be told by name or shape: {listed}")
-    return found[0] if found else None
+    return floats[0] if floats else None
 
 
 def _require_float(file: Path, value: Value) -> Value:

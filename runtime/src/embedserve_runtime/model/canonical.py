@@ -46,17 +46,17 @@ def canonicalize(value: object) -> object:
         return [canonicalize(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         content = {
-            one.name: canonicalize(getattr(value, one.name))
-            for one in fields(value)
-            if one.metadata.get("hashed", True) and not _has_default(value, one)
+            member.name: canonicalize(getattr(value, member.name))
+            for member in fields(value)
+            if member.metadata.get("hashed", True) and not _has_default(value, member)
         }
         return {CLASS_KEY: type(value).__name__, **content}
     raise TypeError(f"{type(value).__name__} has no canonical form")
 
 
-def _has_default(value: object, one: Field[object]) -> bool:
-    default = one.default if one.default_factory is MISSING else one.default_factory()
-    return default is not MISSING and getattr(value, one.name) == default
+def _has_default(value: object, member: Field[object]) -> bool:
+    default = member.default if member.default_factory is MISSING else member.default_factory()
+    return default is not MISSING and getattr(value, member.name) == default
 
 
 def _check_key(key: object) -> str:

@@ -151,19 +151,19 @@ class ModelCard:
     @property
     def outputs(self) -> OutputKind:
         """The outputs that every input can have."""
-        return self._made if self.query is None else self._made & self.query.card.outputs
+        return self._own_outputs if self.query is None else self._own_outputs & self.query.card.outputs
 
     @property
-    def _made(self) -> OutputKind:
+    def _own_outputs(self) -> OutputKind:
         """All that one forward pass can give, of documents where queries differ."""
         if isinstance(self.body, WordTable):
             return OutputKind.SPARSE
         if isinstance(self.body, BundledOnnx) and self.head is None and self.body.hidden is None:
             return OutputKind.DENSE
-        made = OutputKind.DENSE | OutputKind.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
+        outputs = OutputKind.DENSE | OutputKind.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
         for head in self.token_heads:
-            made |= OUTPUT_OF[type(head)]
-        return made
+            outputs |= OUTPUT_OF[type(head)]
+        return outputs
 
     @property
     def output_names(self) -> list[str]:
@@ -197,12 +197,12 @@ class ModelCard:
         """Whether queries differ from documents only in what is computed from the hidden states."""
         return self.query is not None and self.query.card.runs_encoder_of(self)
 
-    def runs_encoder_of(self, other: ModelCard) -> bool:
+    def runs_encoder_of(self, card: ModelCard) -> bool:
         """Whether both run one encoder, with the same adapter."""
         return (
             self.body is None
-            and other.body is None
-            and (self.encoder_path, self.adapter) == (other.encoder_path, other.adapter)
+            and card.body is None
+            and (self.encoder_path, self.adapter) == (card.encoder_path, card.adapter)
         )
 
     @property

@@ -160,11 +160,11 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
     missing: list[str] = []
     for parameter in encoder.parameters():
         candidates = _list_candidates(encoder.parameter_names, parameter, prefix)
-        found = next((source for source in candidates if source.tensor in names), None)
-        if found is None:
+        stored = next((source for source in candidates if source.tensor in names), None)
+        if stored is None:
             missing.append(candidates[0].tensor)
         else:
-            resolved[parameter.name] = found
+            resolved[parameter.name] = stored
     if missing:
         listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ModelInvalid(
@@ -176,8 +176,10 @@ def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorS
 
 def _find_prefix(names: ParameterNames, available: frozenset[str]) -> str:
     tensors = [source.tensor for source in names.sources["embeddings.word.weight"]]
-    found = (prefix for prefix in names.prefixes if any(prefix + tensor in available for tensor in tensors))
-    return next(found, names.prefixes[0])
+    matching = (
+        prefix for prefix in names.prefixes if any(prefix + tensor in available for tensor in tensors)
+    )
+    return next(matching, names.prefixes[0])
 
 
 def _list_candidates(names: ParameterNames, parameter: Parameter, prefix: str) -> list[TensorSource]:
@@ -216,11 +218,11 @@ class Weights:
         if source.parts > 1:
             rows = len(tensor) // source.parts
             tensor = tensor[source.part * rows : (source.part + 1) * rows]
-        wanted = self._shape_of[parameter]
-        if tensor.shape != wanted:
+        shape = self._shape_of[parameter]
+        if tensor.shape != shape:
             raise ModelInvalid(
                 f"tensor {source.tensor} gives {parameter} the shape {list(tensor.shape)}, "
-                f"config.json asks for {list(wanted)}"
+                f"config.json asks for {list(shape)}"
             )
         if self._on_read is not None:
             self._on_read(tensor.size)

@@ -149,20 +149,20 @@ def _choose_prefix(files: ModelFiles, name: str | None, content: Mapping[str, An
     if name is None or name == _WITHOUT_SETTINGS or name.startswith(OWN_CODE):
         return None
     config = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
-    wanted = config.add_prefix_space
+    adds_prefix = config.add_prefix_space
     if name in _CONVERTED_CLASSES:
-        if wanted is not None and wanted != _adds_prefix(content):
+        if adds_prefix is not None and adds_prefix != _adds_prefix(content):
             raise ModelInvalid(
-                f"{files.path / TOKENIZER_CONFIG_FILE}: add_prefix_space = {json.dumps(wanted)} is not what "
+                f"{files.path / TOKENIZER_CONFIG_FILE}: add_prefix_space = {json.dumps(adds_prefix)} is not what "
                 f"{TOKENIZER_FILE} does; save the tokenizer again with transformers"
             )
         return None
-    if wanted is None and "add_prefix_space" not in config.model_fields_set:
-        wanted = False
+    if adds_prefix is None and "add_prefix_space" not in config.model_fields_set:
+        adds_prefix = False
     pre_tokenizer = content.get("pre_tokenizer") or {}
-    if pre_tokenizer.get("type") != "ByteLevel" or pre_tokenizer.get("add_prefix_space") == wanted:
+    if pre_tokenizer.get("type") != "ByteLevel" or pre_tokenizer.get("add_prefix_space") == adds_prefix:
         return None
-    return wanted
+    return adds_prefix
 
 
 def _adds_prefix(content: Mapping[str, Any]) -> bool:

@@ -15,14 +15,14 @@ def resolve_prompts(layout: ModelLayout, settings: ModelSettings) -> tuple[dict[
     prompts = {**layout.prompts, **settings.prompts}
     default_prompt = settings.default_prompt or layout.default_prompt
     if default_prompt is not None and default_prompt not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
+        names = ", ".join(sorted(prompts)) or "none"
         if settings.default_prompt is None:
             raise ModelInvalid(
                 f"config_sentence_transformers.json: default_prompt_name {default_prompt!r} is not one of its prompts: "
-                f"{known}"
+                f"{names}"
             )
         raise ConfigError(
-            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {known}"
+            f"model.default_prompt: {default_prompt!r} is not a prompt of the model; known: {names}"
         )
     return prompts, default_prompt
 

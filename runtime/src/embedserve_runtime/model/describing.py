@@ -118,15 +118,15 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
             f"{TOKENIZER_FILE} not found in {encoder_files.path}: the folder needs the fast tokenizer's file "
             "(save the tokenizer with a current transformers to get it)"
         )
-    found = _find_graph(source, layout)
-    if found is None:
+    graph_and_layers = _find_graph(source, layout)
+    if graph_and_layers is None:
         return replace(_describe_encoder(source, layout), adapter=adapter)
     if adapter is not None:
         raise UnsupportedArchitecture(
             f"{encoder_files.path}: its LoRA adapter cannot be merged into an ONNX file; merge it into the weights of "
             f"{adapter.base} (`merge_and_unload()` of peft), save and export those"
         )
-    graph, layers = found
+    graph, layers = graph_and_layers
     return _describe_graph(source, layout, graph, layers)
 
 
@@ -185,8 +185,8 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
     )
 
 
-def _check_transformer(module: TransformerModule, head: Head | None, asked: str) -> None:
-    """Raise UnsupportedArchitecture for settings of the Transformer module that do not go with the head. asked:
+def _check_transformer(module: TransformerModule, head: Head | None, task: str) -> None:
+    """Raise UnsupportedArchitecture for settings of the Transformer module that do not go with the head. task:
     `model.task`."""
     if module.role_keys and not isinstance(head, MultiVectorHead):
         raise UnsupportedArchitecture(
@@ -197,7 +197,7 @@ def _check_transformer(module: TransformerModule, head: Head | None, asked: str)
             raise UnsupportedArchitecture(
                 f"{module.path}: add_special_tokens = false is not supported for a model that reads pairs"
             )
-    elif module.task == "sequence-classification" and asked == "auto":
+    elif module.task == "sequence-classification" and task == "auto":
         raise UnsupportedArchitecture(
             f"{module.path}: transformer_task = {module.task!r} is supported for sequence classifiers only"
         )
@@ -251,10 +251,10 @@ def _open_export(
         origin = describe_origin(source.files.enter_folder(folder), source.tensors.open_checkpoint(folder))
     except ModelError:
         raise without from None
-    found = find_export(source.settings.store.expanduser(), origin)
-    if found is None:
+    folder_of_export = find_export(source.settings.store.expanduser(), origin)
+    if folder_of_export is None:
         raise UnsupportedArchitecture(f"{without.message}; {ADVICE}") from without
-    return tuple(sorted(origin.items())), str(found)
+    return tuple(sorted(origin.items())), str(folder_of_export)
 
 
 def _describe_graph(

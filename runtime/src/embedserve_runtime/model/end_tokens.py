@@ -75,8 +75,8 @@ def find_template(files: ModelFiles, tokenizer_class: str | None) -> EndTemplate
     if ends is None:
         return None
     bos, eos = ends
-    wanted = [token for token in (bos, "A", eos) if token is not None]
-    if _find_single_template(files.parse(TOKENIZER_FILE, TokenizerJson).post_processor) == wanted:
+    template = [token for token in (bos, "A", eos) if token is not None]
+    if _find_single_template(files.parse(TOKENIZER_FILE, TokenizerJson).post_processor) == template:
         return None
     ids = read_token_ids(files)
     for flag, token in (("add_bos_token", bos), ("add_eos_token", eos)):
@@ -104,8 +104,10 @@ def _find_end_tokens(files: ModelFiles, tokenizer_class: str | None) -> tuple[st
 def _find_single_template(processor: PostProcessor | None) -> list[str] | None:
     """List special tokens and text ("A") of the template for a single text; None for a post-processor without one."""
     templates = [step for step in _flatten(processor) if step.type == "TemplateProcessing"]
-    others = [step for step in _flatten(processor) if step.type not in ("TemplateProcessing", "ByteLevel")]
-    if others or len(templates) > 1:
+    unsupported = [
+        step for step in _flatten(processor) if step.type not in ("TemplateProcessing", "ByteLevel")
+    ]
+    if unsupported or len(templates) > 1:
         return None
     if not templates:
         return ["A"]

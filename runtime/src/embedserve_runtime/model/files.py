@@ -131,11 +131,11 @@ class ModelFiles:
 
     def require(self, name: str) -> ModelFile:
         """Return the small file of a name. Raises ModelFileMissing."""
-        found = self.find(name)
-        if found is None:
+        file = self.find(name)
+        if file is None:
             path = self.path / name
             raise ModelFileMissing(f"{path.name} not found in {path.parent}")
-        return found
+        return file
 
     def parse(self, name: str, shape: type[T]) -> T:
         """Parse a JSON file. Raises ModelFileMissing or ModelInvalid, naming the file."""
@@ -143,5 +143,5 @@ class ModelFiles:
 
     def parse_if_there(self, name: str, shape: type[T], otherwise: T) -> T:
         """Parse a JSON file; return `otherwise` where there is none. Raises ModelInvalid."""
-        found = self.find(name)
-        return otherwise if found is None else found.parse(shape)
+        file = self.find(name)
+        return otherwise if file is None else file.parse(shape)

@@ -68,7 +68,7 @@ def read_model(path: Path) -> ModelFolder:
 
 def read_folder(path: Path) -> ModelFiles:
     """Read the small files of one folder, without those of modules that have folders of their own."""
-    paths = frozenset(found for found in path.rglob("*") if found.is_file())
+    paths = frozenset(file for file in path.rglob("*") if file.is_file())
     return ModelFiles(path, MappingProxyType(_read_all(path)), paths)
 
 
@@ -81,11 +81,11 @@ def _add_folders(files: ModelFiles, folders: Iterable[str]) -> ModelFiles:
 
 
 def _add_adapters(files: ModelFiles) -> ModelFiles:
-    found = (read_file(path) for path in files.paths if path.name == ADAPTER_CONFIG_FILE)
-    adapters = {file.path: file for file in found if file is not None}
+    configs = (read_file(path) for path in files.paths if path.name == ADAPTER_CONFIG_FILE)
+    adapters = {file.path: file for file in configs if file is not None}
     return replace(files, small=MappingProxyType({**adapters, **files.small}))
 
 
 def _read_all(path: Path) -> Mapping[Path, ModelFile]:
-    found = (read_file(path / name) for name in dict.fromkeys(SMALL_FILES))
-    return {file.path: file for file in found if file is not None}
+    files = (read_file(path / name) for name in dict.fromkeys(SMALL_FILES))
+    return {file.path: file for file in files if file is not None}

@@ -167,4 +167,4 @@ def _compute_scale(path: Path, config: LoraConfig, module: str) -> float:
 
 def _match_pattern(patterns: Iterable[str], module: str) -> str:
     """Return the pattern that a module's name ends with; the name itself without one."""
-    return next((one for one in patterns if re.fullmatch(rf"(.*\.)?({one})", module)), module)
+    return next((pattern for pattern in patterns if re.fullmatch(rf"(.*\.)?({pattern})", module)), module)

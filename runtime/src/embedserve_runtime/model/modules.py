@@ -232,8 +232,10 @@ def _parse_config(files: ModelFiles, folder: str | None, shape: type[ConfigT]) -
 def _check_known(path: Path, entries: Sequence[ModuleEntry]) -> None:
     for entry in entries:
         if entry.kind not in (*SUPPORTED, *TRANSFORMERS, *SPARSE_STATIC):
-            known = ", ".join(SUPPORTED)
-            raise UnsupportedArchitecture(f"{path}: module {entry.type} is not supported; supported: {known}")
+            supported = ", ".join(SUPPORTED)
+            raise UnsupportedArchitecture(
+                f"{path}: module {entry.type} is not supported; supported: {supported}"
+            )
 
 
 def _check_order(path: Path, order: Sequence[str]) -> None:

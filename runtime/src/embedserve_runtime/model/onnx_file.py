@@ -111,11 +111,13 @@ def _parse_model(model: memoryview) -> OnnxDeclaration:
     operators = [_iterate_operators(graphs[0], GRAPH_NODE)]
     operators += [_iterate_operators(value, FUNCTION_NODE) for number, value in parts if number == 25]
     inputs = [value for value in inputs if value.name not in own]
-    elements = {value.element for value in (*inputs, *outputs)} | {one.element for one in own.values()}
+    elements = {value.element for value in (*inputs, *outputs)} | {
+        initializer.element for initializer in own.values()
+    }
     return OnnxDeclaration(
         tuple(inputs),
         tuple(outputs),
-        tuple(sorted({one.location for one in own.values() if one.location})),
+        tuple(sorted({initializer.location for initializer in own.values() if initializer.location})),
         frozenset(chain.from_iterable(operators)),
         Element.FLOAT16 in elements,
     )

@@ -53,21 +53,21 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
 def _describe_dangling_links(folder: Path) -> str:
     """Describe the links of a folder that lead nowhere, as where a cache was copied without its blobs."""
-    found = sorted(path for path in folder.rglob("*") if path.is_symlink() and not path.exists())
-    if not found:
+    links = sorted(path for path in folder.rglob("*") if path.is_symlink() and not path.exists())
+    if not links:
         return ""
-    named = "; ".join(f"{path} is a link to {path.readlink()}" for path in found[:_MAX_NAMED])
-    more = f"; and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    named = "; ".join(f"{path} is a link to {path.readlink()}" for path in links[:_MAX_NAMED])
+    more = f"; and {len(links) - _MAX_NAMED} more" if len(links) > _MAX_NAMED else ""
     return f". Links lead to files that do not exist here: {named}{more}"
 
 
 def _read_tasks(source: CardSource, routes: ModuleRoutes) -> ModelCard:
     """Read the card of the first task that is served, with those of the others; of the model, where it has no tasks."""
     tensors, tasks = TrackedTensors(source.tensors.root), _choose_tasks(source, routes.entries)
-    card, *others = (_read_routes(replace(source, task=task), routes, tensors) for task in tasks)
-    card = replace(card, other_tasks=tuple(others))
-    queries = (task.query.card for task in (card, *others) if task.query is not None)
-    check_all_read(source.files, tensors, card, *others, *queries)
+    card, *rest = (_read_routes(replace(source, task=task), routes, tensors) for task in tasks)
+    card = replace(card, other_tasks=tuple(rest))
+    queries = (task.query.card for task in (card, *rest) if task.query is not None)
+    check_all_read(source.files, tensors, card, *rest, *queries)
     return card
 
 
@@ -97,7 +97,7 @@ def _choose_tasks(source: CardSource, entries: Sequence[ModuleEntry]) -> list[Ad
     """Return the tasks that are served, the default one first; None is the plain weights. Raises as `choose_task`."""
     folder = next((entry.path for entry in entries if entry.kind in TRANSFORMERS), "")
     home = source.files.enter_folder(folder)
-    return [choose_task(home, asked) for asked in dict.fromkeys(source.settings.adapters)] or [
+    return [choose_task(home, name) for name in dict.fromkeys(source.settings.adapters)] or [
         choose_task(home, None)
     ]
 

@@ -36,9 +36,9 @@ def read_readme(files: ModelFiles) -> Readme:
     if file is None or file.fault is not None:
         return Readme()
     text = file.content.decode(errors="replace")[:MAX_METADATA_CHARACTERS]
-    found, title = _METADATA.match(text), _TITLE.search(_METADATA.sub("", text, count=1))
+    header, title = _METADATA.match(text), _TITLE.search(_METADATA.sub("", text, count=1))
     try:
-        content = yaml.safe_load(found[1]) if found else None
+        content = yaml.safe_load(header[1]) if header else None
     except yaml.YAMLError:
         content = None
     metadata = content if isinstance(content, dict) else {}
@@ -51,4 +51,4 @@ def read_readme(files: ModelFiles) -> Readme:
 
 def _list_texts(value: object) -> Sequence[str]:
     values = value if isinstance(value, list) else [value]
-    return [one for one in values if isinstance(one, str)]
+    return [value for value in values if isinstance(value, str)]

@@ -57,13 +57,13 @@ class RotaryConfig(FileModel):
 
     def describe_rotary(self, path: Path, head_size: int, default_theta: float) -> Rotary:
         """Source of the precedence: `RotaryEmbeddingConfigMixin.convert_rope_params_to_dict` of transformers."""
-        given = self.rope_scaling or self.rope_parameters or RopeParameters()
-        settings = given.model_copy(
+        parameters = self.rope_scaling or self.rope_parameters or RopeParameters()
+        settings = parameters.model_copy(
             update={
-                "rope_theta": given.rope_theta or self.rope_theta or default_theta,
-                "partial_rotary_factor": given.partial_rotary_factor or self.partial_rotary_factor,
+                "rope_theta": parameters.rope_theta or self.rope_theta or default_theta,
+                "partial_rotary_factor": parameters.partial_rotary_factor or self.partial_rotary_factor,
                 "original_max_position_embeddings": self.original_max_position_embeddings
-                or given.original_max_position_embeddings,
+                or parameters.original_max_position_embeddings,
             }
         )
         return describe_rotary(path, settings, head_size, self.max_position_embeddings)
@@ -78,11 +78,11 @@ class LayerTypesConfig(FileModel):
     def find_parameters(self, layer_type: str, theta: float, scaled: bool) -> RopeParameters:
         """Settings of one type of layer. theta: the base where none is written there; scaled: whether transformers 4's
         `rope_scaling` counts for this type."""
-        given = (self.rope_parameters or {}).get(layer_type) or RopeParameters()
+        parameters = (self.rope_parameters or {}).get(layer_type) or RopeParameters()
         if scaled and self.rope_scaling is not None:
             written = self.rope_scaling.model_dump(exclude_unset=True)
-            given = given.model_copy(update=written)
-        return given if given.rope_theta else given.model_copy(update={"rope_theta": theta})
+            parameters = parameters.model_copy(update=written)
+        return parameters if parameters.rope_theta else parameters.model_copy(update={"rope_theta": theta})
 
 
 def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_positions: int) -> Rotary:
@@ -100,25 +100,27 @@ def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_p
     scaling = 1.0
     match settings.kind:
         case "default":
-            found = compute_frequencies(base, dimensions)
+            frequencies = compute_frequencies(base, dimensions)
         case "linear":
-            found = compute_frequencies(base, dimensions) / np.float32(_read_number(path, settings, "factor"))
+            frequencies = compute_frequencies(base, dimensions) / np.float32(
+                _read_number(path, settings, "factor")
+            )
         case "dynamic":
             # At rest: no sequence is longer than max_position_embeddings, so the base never grows.
-            found = compute_frequencies(base, dimensions)
+            frequencies = compute_frequencies(base, dimensions)
         case "ntk":
-            found = compute_ntk_frequencies(
+            frequencies = compute_ntk_frequencies(
                 base, dimensions, _read_number(path, settings, "factor"), settings.mixed_b
             )
         case "proportional":
-            found = _compute_proportional(settings, base, dimensions)
+            frequencies = _compute_proportional(settings, base, dimensions)
         case "yarn":
-            found, scaling = _compute_yarn(settings, base, dimensions, max_positions)
+            frequencies, scaling = _compute_yarn(settings, base, dimensions, max_positions)
         case "llama3":
-            found = _compute_llama3(path, settings, base, dimensions, max_positions)
-        case other:
-            raise UnsupportedArchitecture(f"{path}: rope_type = {other!r} is not supported")
-    return Rotary(tuple(float(value) for value in found), scaling)
+            frequencies = _compute_llama3(path, settings, base, dimensions, max_positions)
+        case kind:
+            raise UnsupportedArchitecture(f"{path}: rope_type = {kind!r} is not supported")
+    return Rotary(tuple(float(value) for value in frequencies), scaling)
 
 
 def compute_frequencies(base: float, dimensions: int) -> Frequencies:
@@ -154,9 +156,9 @@ def compute_ntk_frequencies(
 
 def _compute_proportional(settings: RopeParameters, base: float, dimensions: int) -> Frequencies:
     """The plain frequencies on the first part of the dimensions, and none on the others."""
-    found = compute_frequencies(base, dimensions)
-    found[int((settings.partial_rotary_factor or 1.0) * dimensions // 2) :] = 0.0
-    divided: Frequencies = found / np.float32(settings.factor or 1.0)
+    frequencies = compute_frequencies(base, dimensions)
+    frequencies[int((settings.partial_rotary_factor or 1.0) * dimensions // 2) :] = 0.0
+    divided: Frequencies = frequencies / np.float32(settings.factor or 1.0)
     return divided
 
 
@@ -181,8 +183,8 @@ def _compute_yarn(
     kept = np.float32(1) - ramp
     powers = _compute_powers(base, dimensions)
     interpolated, extrapolated = np.float32(1) / (np.float32(factor) * powers), np.float32(1) / powers
-    found = interpolated * (np.float32(1) - kept) + extrapolated * kept
-    return found, _compute_yarn_attention_factor(settings, factor)
+    frequencies = interpolated * (np.float32(1) - kept) + extrapolated * kept
+    return frequencies, _compute_yarn_attention_factor(settings, factor)
 
 
 def _compute_yarn_attention_factor(settings: RopeParameters, factor: float) -> float:

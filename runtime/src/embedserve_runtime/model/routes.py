@@ -124,11 +124,11 @@ def _parse_key(path: Path, text: str) -> Key:
 
 def _check_reached(path: Path, config: RouterConfig, reached: set[str]) -> None:
     """Raise UnsupportedArchitecture for routes that no field of a request selects."""
-    others = [route for route in config.structure if route not in reached]
-    if others:
+    unreached = [route for route in config.structure if route not in reached]
+    if unreached:
         raise UnsupportedArchitecture(
-            f"{path}: neither texts called {QUERY!r} nor those called {DOCUMENT!r} take the route {', '.join(others)}, "
-            "so it cannot be served"
+            f"{path}: neither texts called {QUERY!r} nor those called {DOCUMENT!r} take the route "
+            f"{', '.join(unreached)}, so it cannot be served"
         )
 
 

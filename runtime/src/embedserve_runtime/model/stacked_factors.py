@@ -48,7 +48,7 @@ class StackedFactors:
     def read_tensor(self, name: str) -> NDArray[np.generic]:
         """Return a factor as stored, turned round where peft does. Raises ModelInvalid."""
         bare = name.removeprefix(PREFIX)
-        module = next(one for one in self.modules if bare.startswith(f"{one}.lora_"))
+        module = next(path for path in self.modules if bare.startswith(f"{path}.lora_"))
         stored = STACKED[_name_factors(module).index(bare.removeprefix(f"{module}."))]
         stack = self._read_stack(f"{module}{STACK}{stored}")
         factor: NDArray[np.generic] = stack[self.index]

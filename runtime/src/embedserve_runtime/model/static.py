@@ -166,6 +166,6 @@ def _find_unknown_token(tokenizer: Tokenizer, module_files: ModelFiles) -> int |
     """Unigram names the id, the others the token."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
-        found: int | None = tokenizer.token_to_id(token)
-        return found
+        token_id: int | None = tokenizer.token_to_id(token)
+        return token_id
     return module_files.parse(TOKENIZER_FILE, TokenizerJson).model.unk_id

@@ -86,7 +86,7 @@ class AdapterTask:
 
 def list_tasks(home: ModelFiles) -> Sequence[AdapterTask]:
     """List the tasks that a model has adapters for. home: the folder of its encoder. Raises ModelInvalid."""
-    locations = {one.name: one for one in _list_locations(home)}
+    locations = {location.name: location for location in _list_locations(home)}
     tasks: dict[str, AdapterTask] = {}
     for name, location in locations.items():
         task = name.removesuffix(QUERIES).removesuffix(DOCUMENTS)
@@ -98,19 +98,19 @@ def list_tasks(home: ModelFiles) -> Sequence[AdapterTask]:
     return tuple(tasks.values())
 
 
-def choose_task(home: ModelFiles, asked: str | None) -> AdapterTask | None:
+def choose_task(home: ModelFiles, requested: str | None) -> AdapterTask | None:
     """Return the task that is asked for, else that of the model's authors; None for the plain weights. home: the folder
     of the encoder. Raises ConfigError, listing the tasks, ModelFileMissing or ModelInvalid."""
     tasks, default = list_tasks(home), DEFAULT_TASKS.get(read_adapters_config(home).model_type)
-    name = asked or default
-    found = next((task for task in tasks if task.name == name), None)
-    if found is not None or name is None:
-        return found
-    if asked is None:
+    name = requested or default
+    chosen = next((task for task in tasks if task.name == name), None)
+    if chosen is not None or name is None:
+        return chosen
+    if requested is None:
         raise ModelFileMissing(f"{home.path} has no folder with the adapter of the task {name!r}")
-    known = ", ".join(task.name for task in tasks) or "none"
+    names = ", ".join(task.name for task in tasks) or "none"
     raise ConfigError(
-        f"model.adapters: {asked!r} is not a task that the model has an adapter for; known: {known}"
+        f"model.adapters: {requested!r} is not a task that the model has an adapter for; known: {names}"
     )
 
 

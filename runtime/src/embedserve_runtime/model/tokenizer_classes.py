@@ -61,9 +61,9 @@ def find_tokenizer_class(files: ModelFiles) -> str | None:
     tokenizer = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
     config = files.parse_if_there(CONFIG_FILE, TokenizerClassConfig, TokenizerClassConfig())
     for file in (tokenizer, config):
-        found = _find_own_code(file.auto_map) or file.tokenizer_class
-        if found:
-            return found.removesuffix(FAST)
+        name = _find_own_code(file.auto_map) or file.tokenizer_class
+        if name:
+            return name.removesuffix(FAST)
     if config.auto_map:
         return None  # a configuration of the repository's own, which has no tokenizer class beside it
     return _CLASS_OF.get(config.model_type or "")

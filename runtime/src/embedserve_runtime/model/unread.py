@@ -107,7 +107,7 @@ def _check_known(
     unknown = [
         name
         for name, stray in unread.items()
-        if not any(_is_stray(stray, checkpoint.shape(name), one) for one in strays)
+        if not any(_is_stray(stray, checkpoint.shape(name), rule) for rule in strays)
     ]
     if unknown:
         raise UnsupportedArchitecture(
@@ -129,11 +129,11 @@ def _select_strays(module_files: ModelFiles, card: ModelCard) -> list[StrayTenso
         module_files.parse_if_there("config.json", ModelTypeConfig, ModelTypeConfig()).architectures or []
     )
     return [
-        one
-        for one in STRAYS
-        if one.family in ("", card.encoder.family)
-        and (not one.architectures or any(name.endswith(one.architectures) for name in architectures))
-        and (card.adapter is None or not one.without_adapter)
+        stray
+        for stray in STRAYS
+        if stray.family in ("", card.encoder.family)
+        and (not stray.architectures or any(name.endswith(stray.architectures) for name in architectures))
+        and (card.adapter is None or not stray.without_adapter)
     ]
 
 

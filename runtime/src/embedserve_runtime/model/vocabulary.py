@@ -36,14 +36,14 @@ UNUSED_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def read_special_tokens(files: ModelFiles, names: Sequence[str]) -> Mapping[str, str]:
     """Read the tokens named in the tokenizer's files, such as `cls_token`. Raises ModelInvalid."""
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     for file in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE):  # the second overrides the first
         content = files.parse_if_there(file, SpecialTokensMap, SpecialTokensMap())
         for name in names:
             token = getattr(content, name)
             if token is not None:
-                found[name] = token if isinstance(token, str) else token.content
-    return MappingProxyType(found)
+                tokens[name] = token if isinstance(token, str) else token.content
+    return MappingProxyType(tokens)
 
 
 def read_unused_token_ids(files: ModelFiles) -> tuple[int, ...]:
@@ -55,13 +55,13 @@ def read_unused_token_ids(files: ModelFiles) -> tuple[int, ...]:
     }
     named = read_special_tokens(files, [*UNUSED_TOKENS])
     usual = {token for name, tokens in UNUSED_TOKENS.items() if name not in named for token in tokens}
-    found = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
-    if not found:
+    unused = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
+    if not unused:
         raise ModelInvalid(
             f"{files.path / TOKENIZER_FILE}: has no special tokens, whose lexical weights are dropped; name them in "
             "tokenizer_config.json"
         )
-    return tuple(found)
+    return tuple(unused)
 
 
 def read_token_ids(files: ModelFiles) -> Mapping[str, int]:

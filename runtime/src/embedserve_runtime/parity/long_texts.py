@@ -30,15 +30,15 @@ def choose_lengths(longest: int, shortest: int, tokens: int) -> list[int]:
 def tokenize_long_texts(card: ModelCard, texts: Sequence[str], lengths: Sequence[int]) -> list[Tokens]:
     """Join texts to one of each length, and tokenize it as the model reads it; behind a short query for a reranker."""
     truncate = TruncationRules(truncate=True)
-    found: list[Tokens] = []
+    sequences: list[Tokens] = []
     for number, length in enumerate(lengths):
         tokenizer = TextTokenizer.from_card(replace(card, max_length=length))
         text = join_words(texts[number:], length)
         if card.task is Task.RERANK:
-            found += tokenizer.encode_pairs([(texts[number], text)], truncate)
+            sequences += tokenizer.encode_pairs([(texts[number], text)], truncate)
         else:
-            found += tokenizer.encode([text], card.default_prompt_text, truncate)
-    return found
+            sequences += tokenizer.encode([text], card.default_prompt_text, truncate)
+    return sequences
 
 
 def join_words(texts: Sequence[str], count: int) -> str:

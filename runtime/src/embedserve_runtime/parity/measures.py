@@ -59,8 +59,8 @@ class ComparedOutputs:
 
 
 def _concatenate(parts: Sequence[FloatArray | None]) -> FloatArray | None:
-    given = [part for part in parts if part is not None]
-    return np.concatenate(given) if given else None
+    arrays = [part for part in parts if part is not None]
+    return np.concatenate(arrays) if arrays else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,50 +83,52 @@ def compute_similarities(vectors: FloatArray) -> FloatArray:
     return products
 
 
-def compare(reference: ComparedOutputs, found: ComparedOutputs) -> ParityReport:
+def compare(reference: ComparedOutputs, variant: ComparedOutputs) -> ParityReport:
     """Compare outputs with those of the reference; outputs that are not finite get the worst report there is."""
-    pairs = [(reference.vectors, found.vectors)]
-    if reference.token_weights is not None and found.token_weights is not None:
-        pairs.append((reference.token_weights, found.token_weights))
-    if not all(np.isfinite(array).all() for array in (found.scores, *(have for _, have in pairs))):
+    pairs = [(reference.vectors, variant.vectors)]
+    if reference.token_weights is not None and variant.token_weights is not None:
+        pairs.append((reference.token_weights, variant.token_weights))
+    if not all(np.isfinite(array).all() for array in (variant.scores, *(have for _, have in pairs))):
         return ParityReport(-1.0, -1.0, float(np.finfo(np.float32).max), -1.0)
-    by_output = compare_texts(reference, found)
+    by_output = compare_texts(reference, variant)
     return ParityReport(
         min(float(found_cosines.mean()) for found_cosines in by_output),
         min(float(found_cosines.min()) for found_cosines in by_output),
         max(float(np.abs(want - have).max()) for want, have in pairs),
-        min(rank_correlation(want, have) for want, have in zip(reference.scores, found.scores, strict=True)),
+        min(
+            rank_correlation(want, have) for want, have in zip(reference.scores, variant.scores, strict=True)
+        ),
     )
 
 
-def compare_texts(reference: ComparedOutputs, found: ComparedOutputs) -> list[Cosines]:
+def compare_texts(reference: ComparedOutputs, variant: ComparedOutputs) -> list[Cosines]:
     """Return the cosine of each text's two vectors, and of its two rows of token weights where there are such."""
-    by_output = [compute_cosines(reference.vectors, found.vectors)]
-    if reference.token_weights is not None and found.token_weights is not None:
-        by_output.append(weight_cosines(reference.token_weights, found.token_weights))
+    by_output = [compute_cosines(reference.vectors, variant.vectors)]
+    if reference.token_weights is not None and variant.token_weights is not None:
+        by_output.append(weight_cosines(reference.token_weights, variant.token_weights))
     return by_output
 
 
-def weight_cosines(reference: FloatArray, found: FloatArray) -> Cosines:
+def weight_cosines(reference: FloatArray, variant: FloatArray) -> Cosines:
     """Return the cosine of each text's two rows of token weights, (texts, token ids) each; 1 where both are negligible
     compared with the reference's usual ones, whatever their direction: they add next to nothing to a score."""
-    sizes = [np.linalg.norm(rows, axis=1) for rows in (reference, found)]
+    sizes = [np.linalg.norm(rows, axis=1) for rows in (reference, variant)]
     is_negligible = np.maximum(*sizes) < NEGLIGIBLE_SHARE * np.median(sizes[0])
-    return np.where(is_negligible, 1.0, compute_cosines(reference, found))
+    return np.where(is_negligible, 1.0, compute_cosines(reference, variant))
 
 
-def is_out_of_reach(found: Cosines, texts: int, floor: ParitySettings) -> bool:
+def is_out_of_reach(cosines: Cosines, texts: int, floor: ParitySettings) -> bool:
     """Return whether the floor is out of reach after the cosines of the first texts, even if all others were 1."""
-    best_mean = (found.sum() + texts - len(found)) / texts
-    return bool(found.min() < floor.min_cosine or best_mean < floor.min_mean_cosine)
+    best_mean = (cosines.sum() + texts - len(cosines)) / texts
+    return bool(cosines.min() < floor.min_cosine or best_mean < floor.min_mean_cosine)
 
 
-def rank_correlation(one: FloatArray, other: FloatArray) -> float:
+def rank_correlation(left: FloatArray, right: FloatArray) -> float:
     """Return Spearman's coefficient: Pearson's correlation of the ranks, equal numbers sharing theirs. 1 where neither
     side varies, 0 where one does not; 1 of fewer than two numbers."""
-    if len(one) < 2:
+    if len(left) < 2:
         return 1.0
-    ranks = [_compute_ranks(values) for values in (one, other)]
+    ranks = [_compute_ranks(values) for values in (left, right)]
     spread = [float(np.std(values)) for values in ranks]
     if min(spread) == 0:
         return 1.0 if max(spread) == 0 else 0.0

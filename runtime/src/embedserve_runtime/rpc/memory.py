@@ -88,12 +88,12 @@ class CallMemory:
 
     def grow_to(self, size: int) -> None:
         """Reserve memory for messages of `size` bytes in total. Raises Overloaded."""
-        wanted = max(size, MIN_REQUEST_BYTES)
+        needed = max(size, MIN_REQUEST_BYTES)
         if not self.held:
             self.client = get_client_name()
-        if wanted > self.held:
-            self._memory.reserve(wanted - self.held, self.client, self.held)
-            self.held = wanted
+        if needed > self.held:
+            self._memory.reserve(needed - self.held, self.client, self.held)
+            self.held = needed
 
 
 class StreamMemory:

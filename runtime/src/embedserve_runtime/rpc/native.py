@@ -113,15 +113,15 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
-    found = await compute_relevance(context.service, query)
+    relevance = await compute_relevance(context.service, query)
     message = pb.ScoreResponse(
         model=context.model_name,
         vector_space=context.service.card.vector_space,
-        scores=found.scores.tolist(),
-        effort=_to_effort(found.usage),
-        **{measure.value: scores.tolist() for measure, scores in found.measures.items()},
+        scores=relevance.scores.tolist(),
+        effort=_to_effort(relevance.usage),
+        **{measure.value: scores.tolist() for measure, scores in relevance.measures.items()},
     )
-    return Response(message, found.usage)
+    return Response(message, relevance.usage)
 
 
 def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
@@ -145,7 +145,7 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
         top_k=_read_top_k(request),
         threshold=_read_threshold(request),
         role=role,
-        spans=[[(span.start, span.end) for span in one.spans] for one in request.spans] or None,
+        spans=[[(span.start, span.end) for span in spans.spans] for spans in request.spans] or None,
         pool_factor=_read_pool_factor(request),
     )
 
@@ -170,7 +170,7 @@ def _read_format(
 def _read_inputs(request: pb.EncodeRequest) -> list[Input]:
     if request.texts and request.token_ids:
         raise InvalidInput("give either `texts` or `token_ids`")
-    return list(request.texts) or [list(one.ids) for one in request.token_ids]
+    return list(request.texts) or [list(ids.ids) for ids in request.token_ids]
 
 
 def _read_outputs(context: MessageContext, request: pb.EncodeRequest) -> OutputKind:
@@ -237,7 +237,7 @@ def _to_effort(usage: RequestUsage) -> pb.Effort:
 
 def _result_bytes(embedded: EmbedResult) -> int:
     ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden, embedded.chunks)
-    return embedded.dense.nbytes + sum(one.nbytes for member in ragged for one in member)
+    return embedded.dense.nbytes + sum(array.nbytes for member in ragged for array in member)
 
 
 def _write_outputs(
@@ -247,7 +247,7 @@ def _write_outputs(
         message.dense.CopyFrom(matrix_format.write(embedded.dense))
         if matrix_format.output_dtype in SCALED_DTYPES and matrix_format.ranges is None:
             message.scales = compute_row_scales(embedded.dense).astype("<f4").tobytes()
-    message.sparse.extend(_write_sparse(one, matrix_format.output_dtype) for one in embedded.sparse)
+    message.sparse.extend(_write_sparse(vector, matrix_format.output_dtype) for vector in embedded.sparse)
     message.multi_vector.extend(map(matrix_format.write, embedded.multi_vectors))
     message.hidden.extend(map(matrix_format.write, embedded.hidden))
     message.chunks.extend(map(matrix_format.write, embedded.chunks))

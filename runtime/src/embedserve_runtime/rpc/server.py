@@ -97,11 +97,11 @@ class RpcServer:
         return server
 
     def _bind(self, server: aio.Server, port: int) -> str:
-        wanted = f"{self._host}:{port}"
+        address = f"{self._host}:{port}"
         try:
-            return f"{self._host}:{server.add_insecure_port(wanted)}"
+            return f"{self._host}:{server.add_insecure_port(address)}"
         except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {wanted} for gRPC: {self._find_reason(port)}") from error
+            raise ConfigError(f"cannot listen on {address} for gRPC: {self._find_reason(port)}") from error
 
     def _find_reason(self, port: int) -> str:
         """Find out why a port could not be bound, which the library tells nobody but its own log."""

@@ -107,8 +107,8 @@ async def predict_pair(
             return await _predict(context, request, text)
         case [first, second]:
             return await _predict(context, request, Pair(first, second))
-        case others:
-            raise InvalidInput(f"`inputs` takes one text or two, got {len(others)}")
+        case inputs:
+            raise InvalidInput(f"`inputs` takes one text or two, got {len(inputs)}")
 
 
 async def _predict(
@@ -148,11 +148,11 @@ async def rerank_stream(
         raise EmptyInput("a stream to rerank needs one message at least")
     first = requests[0]
     cut = (first.truncate, first.truncation_direction)
-    if any((one.truncate, one.truncation_direction) != cut for one in requests):
+    if any((each.truncate, each.truncation_direction) != cut for each in requests):
         raise InvalidInput(
             "`truncate` and `truncation_direction` must be the same in all messages of a stream"
         )
-    return await _rerank(context, first, [Pair(one.query, one.text) for one in requests])
+    return await _rerank(context, first, [Pair(each.query, each.text) for each in requests])
 
 
 async def _rerank(

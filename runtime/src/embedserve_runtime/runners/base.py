@@ -181,9 +181,9 @@ class SplitRunner(ABC):
     @property
     def memory(self) -> MemoryStatus:
         """The failures of all, and the lowest of their limits."""
-        found = [runner.memory for runner in self._runners]
-        limits = [one.max_tokens for one in found if one.max_tokens is not None]
-        return MemoryStatus(sum(one.failures for one in found), min(limits, default=None))
+        statuses = [runner.memory for runner in self._runners]
+        limits = [status.max_tokens for status in statuses if status.max_tokens is not None]
+        return MemoryStatus(sum(status.failures for status in statuses), min(limits, default=None))
 
     @property
     def recomputed(self) -> int:
@@ -194,7 +194,8 @@ class SplitRunner(ABC):
         """The number that all runners take; a runner that is not asynchronous has its results once it has taken a
         batch."""
         return min(
-            (one.max_in_flight for one in self._runners if isinstance(one, AsyncBatchRunner)), default=1
+            (runner.max_in_flight for runner in self._runners if isinstance(runner, AsyncBatchRunner)),
+            default=1,
         )
 
     def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:

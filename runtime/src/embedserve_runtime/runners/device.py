@@ -250,16 +250,16 @@ def to_host_layers(loaded: Sequence[HeadLayerWeights]) -> list[HostLayer]:
     """Return the layers in the form that the device takes."""
     return [
         HostLayer(
-            one.weight,
-            one.bias,
-            one.layer.activation,
-            one.layer.norm,
-            one.norm_weight,
-            one.norm_bias,
-            one.layer.residual,
-            one.residual,
+            layer.weight,
+            layer.bias,
+            layer.layer.activation,
+            layer.layer.norm,
+            layer.norm_weight,
+            layer.norm_bias,
+            layer.layer.residual,
+            layer.residual,
         )
-        for one in loaded
+        for layer in loaded
     ]
 
 

@@ -120,11 +120,13 @@ class PipelinedExecutor:
 
     def _collect(self) -> None:
         free_since = self._clock()
-        while one := self._in_flight.get():
+        while submitted_batch := self._in_flight.get():
             # A batch that waited for another one starts when that one ends.
-            started = max(one.submitted, free_since)
-            outcome = finish_batch(one.batch, one.results, self._retry_runner, started, self._clock)
+            started = max(submitted_batch.submitted, free_since)
+            outcome = finish_batch(
+                submitted_batch.batch, submitted_batch.results, self._retry_runner, started, self._clock
+            )
             free_since = self._clock()
             self._room.release()
-            self._give(one.batch, outcome)
-            del one, outcome
+            self._give(submitted_batch.batch, outcome)
+            del submitted_batch, outcome

@@ -73,7 +73,7 @@ def can_coalesce(query: EmbedQuery) -> bool:
         and query.spans is None
         and query.pool_factor is None
         and len(query.inputs) <= MAX_INPUTS
-        and all(type(one) is str for one in query.inputs)
+        and all(type(text) is str for text in query.inputs)
     )
 
 
@@ -111,8 +111,8 @@ class RequestCoalescer:
         for key in keys:
             if (row := self._look_up(key)) is not None:
                 cached[key] = row
-            elif (found := self._find_run(key, len(keys))) is not None:
-                joined[key] = found
+            elif (shared := self._find_run(key, len(keys))) is not None:
+                joined[key] = shared
             else:
                 own[key] = None
         if len(own) == len(keys):
@@ -142,8 +142,8 @@ class RequestCoalescer:
 
         None for runs of more inputs than `size`: a request never waits for a larger one.
         """
-        found = self._running.get(key)
-        return found if found is not None and found[0].size <= size else None
+        entry = self._running.get(key)
+        return entry if entry is not None and entry[0].size <= size else None
 
     def _look_up(self, key: Key) -> _Row | None:
         return None if self._cache is None else self._cache.get(key)
@@ -156,7 +156,7 @@ class RequestCoalescer:
             result = await self._run_query(query, started)
         finally:
             for key in keys:
-                if (found := self._running.get(key)) is not None and found[0] is run:
+                if (entry := self._running.get(key)) is not None and entry[0] is run:
                     del self._running[key]
             run.end(result)
         if self._cache is not None:

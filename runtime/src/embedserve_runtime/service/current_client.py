@@ -28,8 +28,8 @@ class ClientRequest:
 
     def begin_part(self) -> Client:
         """Return the client as the next part of the request is sent with."""
-        found, self._has_begun = self.peek(), True
-        return found
+        client, self._has_begun = self.peek(), True
+        return client
 
     def peek(self) -> Client:
         """Return the client as the next part would be sent with, and count nothing."""

@@ -42,7 +42,7 @@ class FairThreads:
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a function for the client of the present task, and return what it returns or raise what it raises."""
         name = get_client_name()
-        self._seen = [(name, self._clock()), *(one for one in self._seen if one[0] != name)][:2]
+        self._seen = [(name, self._clock()), *(entry for entry in self._seen if entry[0] != name)][:2]
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, deque()).append((future, partial(function, *arguments)))
         self._start_waiting()
@@ -74,7 +74,7 @@ class FairThreads:
 
     def _has_others(self, name: str | None) -> bool:
         now = self._clock()
-        return any(other != name and now - seen < SHARED_SECONDS for other, seen in self._seen)
+        return any(client != name and now - seen < SHARED_SECONDS for client, seen in self._seen)
 
     def _start(self, name: str | None, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         self._free -= 1

@@ -14,4 +14,4 @@ OUTPUT_NAMES = {
 
 
 def name_outputs(outputs: OutputKind) -> str:
-    return " and ".join(OUTPUT_NAMES[one] for one in outputs)
+    return " and ".join(OUTPUT_NAMES[kind] for kind in outputs)

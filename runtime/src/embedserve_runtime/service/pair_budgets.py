@@ -17,8 +17,11 @@ def shorten_pairs(
     """Cut the texts of pairs to so many tokens; None leaves them. Equal queries are cut once."""
     queries = [*dict.fromkeys(pair.first for pair in pairs)]
     shortened = queries if query_tokens is None else tokenizer.shorten(queries, query_tokens)
-    known = dict(zip(queries, shortened, strict=True))
+    shortened_query_of = dict(zip(queries, shortened, strict=True))
     documents = [pair.second for pair in pairs]
     if document_tokens is not None:
         documents = tokenizer.shorten(documents, document_tokens)
-    return [Pair(known[pair.first], document) for pair, document in zip(pairs, documents, strict=True)]
+    return [
+        Pair(shortened_query_of[pair.first], document)
+        for pair, document in zip(pairs, documents, strict=True)
+    ]

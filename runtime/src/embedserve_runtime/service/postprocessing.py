@@ -46,7 +46,7 @@ def postprocess_outputs(
     return PostprocessedOutputs(
         NO_ROWS if results.dense is None else postprocess_dense(card, results.dense, query),
         [prune(vector, top_k=query.top_k, threshold=query.threshold) for vector in sparse],
-        [_pool_token_vectors(card, one, query) for one in vectors],
+        [_pool_token_vectors(card, text_vectors, query) for text_vectors in vectors],
         hidden if OutputKind.HIDDEN in query.outputs else (),
         [
             postprocess_dense(card, pool_chunks(states, tokens), query)

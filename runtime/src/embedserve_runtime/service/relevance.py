@@ -178,7 +178,7 @@ async def _score_vectors(
         embed(query.documents, query.document_prompt_name, "document"),
     )
     products = sum(
-        len(embedded_query.multi_vectors[0]) * one.size for one in embedded_documents.multi_vectors
+        len(embedded_query.multi_vectors[0]) * vectors.size for vectors in embedded_documents.multi_vectors
     )
     if products <= MAX_INLINE_PRODUCTS:
         measures = _compute_measures(embedded_query, embedded_documents, weights)

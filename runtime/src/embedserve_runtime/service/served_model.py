@@ -27,5 +27,5 @@ class ServedModel:
 
     def list_other_tasks(self) -> list[ServedModel]:
         """List the same model as what serves its other tasks."""
-        others = enumerate(self.card.other_tasks, start=1)
-        return [replace(self, card=card, task=number) for number, card in others]
+        cards = enumerate(self.card.other_tasks, start=1)
+        return [replace(self, card=card, task=number) for number, card in cards]

@@ -94,15 +94,15 @@ class InferenceService:
         self._clock = clock
         outputs = card.outputs
         # Cached, since a set operation on flags takes as long as all other checks together.
-        self._find_missing_output = cache(lambda wanted: next(iter(wanted & ~outputs), None))
+        self._find_missing_output = cache(lambda requested: next(iter(requested & ~outputs), None))
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
         self._coalescer = RequestCoalescer(
             self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
         )
         self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer", clock)
         self.other_tasks = [
-            InferenceService(other, tokenizer, dispatcher, batching, clock)
-            for other in model.list_other_tasks()
+            InferenceService(model_of_task, tokenizer, dispatcher, batching, clock)
+            for model_of_task in model.list_other_tasks()
         ]
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:
@@ -257,8 +257,8 @@ class InferenceService:
         self.dispatcher.check_room(count, get_client())
 
     def close(self) -> None:
-        for other in self.other_tasks:
-            other.close()
+        for service in self.other_tasks:
+            service.close()
         self._threads.close()
 
     def _check_embed(self, query: EmbedQuery) -> None:
@@ -267,8 +267,8 @@ class InferenceService:
         self.check_count(len(query.inputs))
         self.dispatcher.check_room(len(query.inputs), get_client())
         if (lacking := self._find_missing_output(query.outputs)) is not None:
-            given = name_outputs(self.card.outputs)
-            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {given}")
+            names = name_outputs(self.card.outputs)
+            raise WrongModelKind(f"model gives no {OUTPUT_NAMES[lacking]}: it gives {names}")
         dimensions, pipeline = query.dimensions, select_card(self.card, query).pipeline
         if dimensions is not None and not 1 <= dimensions <= pipeline.dimensions:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
@@ -308,8 +308,8 @@ class InferenceService:
         """Return the model's classifier. kind: what a refusal calls the model. Raises WrongModelKind."""
         head = self.card.head
         if not isinstance(head, ClassifierHead):
-            given = name_outputs(self.card.outputs)
-            raise WrongModelKind(f"model is not a {kind} model: it gives {given}; serve a {kind}")
+            names = name_outputs(self.card.outputs)
+            raise WrongModelKind(f"model is not a {kind} model: it gives {names}; serve a {kind}")
         return head
 
     def resolve_prompt(self, query: EmbedQuery) -> str:

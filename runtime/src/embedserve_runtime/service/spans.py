@@ -68,15 +68,15 @@ def find_span_tokens(
     offsets = np.array([_input_offsets(token, prompt_length) for token in tokens], dtype=np.int32).reshape(
         -1, 2
     )
-    found = [find_tokens_in_span(offsets, span) for span in spans]
-    for number, (span, span_tokens) in enumerate(zip(spans, found, strict=True)):
+    token_ranges = [find_tokens_in_span(offsets, span) for span in spans]
+    for number, (span, span_tokens) in enumerate(zip(spans, token_ranges, strict=True)):
         if not len(span_tokens):
             raise SpanWithoutTokens(
                 f"input {index}: no token lies in the span from {span[0]} to {span[1]}; it is blank, or the text was "
                 "cut before it",
                 number,
             )
-    return found
+    return token_ranges
 
 
 def _input_offsets(token: Token, prompt_length: int) -> tuple[int, int]:

@@ -82,25 +82,25 @@ def _fetch_into(
     log.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
     key = ModelName(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
-        other = find_live_writer(store.root, key)
-        if other is None:
+        writer = find_live_writer(store.root, key)
+        if writer is None:
             try:
                 with volume_errors(store.root), open_staging(store.root, key) as staging:
                     _yield_to_earlier(store, staging)
                     # Another one may have brought it between our first look and now.
-                    known = store.find(name)
+                    stored = store.find(name)
                     return (
-                        known
+                        stored
                         or _Fetcher(
                             store, name, settings, source, listing, staging, progress, retry_policy
                         ).run()
                     )
             except _EarlierWriter as earlier:
-                other = earlier.folder
+                writer = earlier.folder
         progress.enter("waiting for another process that fetches the same model")
-        wait_for_writer(other)
-        if (found := store.find(name)) is not None:
-            return found
+        wait_for_writer(writer)
+        if (fetched := store.find(name)) is not None:
+            return fetched
 
 
 class _EarlierWriter(Exception):
@@ -187,12 +187,12 @@ class _Fetcher:
         view = self._build_view(arrived)
         graph = self._choose_graph(view, names)
         if graph is None:
-            wanted = [
+            remaining = [
                 name
                 for name in select_weight_files(names)
-                if name not in {one.stored.path for one in arrived}
+                if name not in {arrival.stored.path for arrival in arrived}
             ]
-            return arrived + self._fetch_files(transfer, [files[name] for name in wanted])
+            return arrived + self._fetch_files(transfer, [files[name] for name in remaining])
         arrived += self._fetch_files(transfer, [files[graph]])
         external = list_external_files(self._build_view(arrived), graph)
         missing = [name for name in external if name not in files]
@@ -235,7 +235,7 @@ class _Fetcher:
 
         Raises VolumeFull before the first byte where they have no room.
         """
-        here = {file.path: found for file in files if (found := self._find_stored(file)) is not None}
+        here = {file.path: stored for file in files if (stored := self._find_stored(file)) is not None}
         partials = transfer.open_partials([file for file in files if file.path not in here])
         needed = sum((partial.size or 0) - partial.done for partial in partials) + RESERVE
         if partials and count_free_bytes(self.store.root) < needed:
@@ -255,11 +255,11 @@ class _Fetcher:
     def _build_view(self, arrived: Sequence[FetchedFile]) -> Path:
         """A folder in which what arrived has its own names. What is written to later has no second name here."""
         view = self.staging.folder / "view"
-        for one in arrived:
-            path = view / one.stored.path
+        for arrival in arrived:
+            path = view / arrival.stored.path
             if not path.exists() and not path.name.endswith(".safetensors"):
                 make_folder(path.parent)
-                link_or_copy(one.file, path)
+                link_or_copy(arrival.file, path)
         make_folder(view)
         return view
 

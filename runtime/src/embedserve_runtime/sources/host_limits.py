@@ -98,11 +98,13 @@ class HostLimiters:
     def record_refusal(self, host: str, headers: Mapping[str, str]) -> None:
         """Leave the host alone for as long as it asks. Raises SourceUnavailable when that has been too long in all."""
         limiter = self._get_limiter(host)
-        asked = parse_retry_after_s(headers)
-        wanted = (
-            self.retry_policy.default_wait_s if asked is None else max(asked, self.retry_policy.first_pause_s)
+        requested = parse_retry_after_s(headers)
+        wait = (
+            self.retry_policy.default_wait_s
+            if requested is None
+            else max(requested, self.retry_policy.first_pause_s)
         )
-        pause = min(wanted, self.retry_policy.max_wait_s)
+        pause = min(wait, self.retry_policy.max_wait_s)
         with limiter.changed:
             now = self._clock()
             # Answers to requests that were already in flight ask for the same pause, not for another one.
@@ -111,11 +113,12 @@ class HostLimiters:
             limiter.limit = 1
             waited = limiter.waited_s
         if waited > self.retry_policy.max_total_wait_s or (
-            asked is not None and asked > self.retry_policy.max_wait_s
+            requested is not None and requested > self.retry_policy.max_wait_s
         ):
             raise SourceUnavailable(
-                f"{host} limits how much may be fetched: it asks to wait {pause if asked is None else asked:.0f} s "
-                f"more, after {max(0.0, waited - pause):.0f} s of waiting; try again later, or set a token"
+                f"{host} limits how much may be fetched: it asks to wait "
+                f"{pause if requested is None else requested:.0f} s more, after {max(0.0, waited - pause):.0f} s of "
+                "waiting; try again later, or set a token"
             )
 
     def _get_limiter(self, host: str) -> _HostLimiter:

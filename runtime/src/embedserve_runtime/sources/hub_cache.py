@@ -38,13 +38,13 @@ def find_snapshot(folder: Path) -> Snapshot | None:
     if refs:
         latest = max(refs, key=lambda path: (path.stat().st_mtime_ns, path.name))
         commit = latest.read_text(encoding="utf-8", errors="replace").strip()
-        found = folder / _SNAPSHOTS / commit
-        if not commit or not found.is_dir():
+        snapshot = folder / _SNAPSHOTS / commit
+        if not commit or not snapshot.is_dir():
             raise ModelFileMissing(
-                f"{latest} stands for the commit {commit or '(none)'}, and there is no folder {found}: fetch the model "
-                "into the cache again"
+                f"{latest} stands for the commit {commit or '(none)'}, and there is no folder {snapshot}: fetch the "
+                "model into the cache again"
             )
-        return Snapshot(found, commit)
+        return Snapshot(snapshot, commit)
     commits = sorted(path for path in (folder / _SNAPSHOTS).iterdir() if path.is_dir())
     if len(commits) != 1:
         raise ModelNotFound(
@@ -55,10 +55,10 @@ def find_snapshot(folder: Path) -> Snapshot | None:
 
 
 def _refuse_whole_cache(folder: Path) -> None:
-    found = sorted(path.name for path in folder.glob(_MODEL_FOLDERS) if path.is_dir())
-    if not found or (folder / "config.json").exists():
+    models = sorted(path.name for path in folder.glob(_MODEL_FOLDERS) if path.is_dir())
+    if not models or (folder / "config.json").exists():
         return
-    named = ", ".join(found[:_MAX_NAMED]) + (", ..." if len(found) > _MAX_NAMED else "")
+    named = ", ".join(models[:_MAX_NAMED]) + (", ..." if len(models) > _MAX_NAMED else "")
     raise ModelNotFound(
         f"{folder} is a cache of the Hub's client with several models: name one of its folders: {named}"
     )

@@ -75,7 +75,7 @@ class PartialFile:
         self._hashed = 0
         self._flushed = 0
         self._sha256 = hashlib.sha256()
-        self._other: Hash | None = None
+        self._other_hash: Hash | None = None
 
     @property
     def done(self) -> int:
@@ -159,19 +159,19 @@ class PartialFile:
         if self.size is None:
             return  # git's hash begins with the size
         if (
-            self._other is None
+            self._other_hash is None
             and self.file.expected_hash is not None
             and self.file.expected_hash.kind != "sha256"
         ):
-            self._other = _build_hasher(self.file.expected_hash.kind, self.size)
+            self._other_hash = _build_hasher(self.file.expected_hash.kind, self.size)
         until = self._count_without_gap()
         while self._hashed < until:
             content = os.pread(self._handle, min(CHUNK, until - self._hashed), self._hashed)
             if not content:
                 raise OSError(f"{self.path} is shorter than what was written to it")
             self._sha256.update(content)
-            if self._other is not None:
-                self._other.update(content)
+            if self._other_hash is not None:
+                self._other_hash.update(content)
             self._hashed += len(content)
 
     def flush(self) -> None:
@@ -184,8 +184,8 @@ class PartialFile:
     def find_mismatch(self) -> str | None:
         """Return the hash of the complete file if it is not the expected one."""
         expected = self.file.expected_hash
-        found = (self._sha256 if self._other is None else self._other).hexdigest()
-        return found if self.is_checked and expected is not None and found != expected.value else None
+        digest = (self._sha256 if self._other_hash is None else self._other_hash).hexdigest()
+        return digest if self.is_checked and expected is not None and digest != expected.value else None
 
     def finish(self) -> StoredFile:
         """Have the disk hold the content. Raises OSError."""
@@ -223,7 +223,7 @@ class PartialFile:
     def _start_hash(self) -> None:
         self._hashed = self._flushed = 0
         self._sha256 = hashlib.sha256()
-        self._other = None
+        self._other_hash = None
 
     def _count_without_gap(self) -> int:
         with self._lock:

@@ -159,9 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5
 
     def do_GET(self) -> None:
-        known = self.path == "/progress"
-        body = json.dumps(self.server.progress.get_state().as_json()).encode() if known else b""
-        self.send_response(200 if known else 404)
+        is_progress = self.path == "/progress"
+        body = json.dumps(self.server.progress.get_state().as_json()).encode() if is_progress else b""
+        self.send_response(200 if is_progress else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -91,9 +91,9 @@ def build_connection_error(name: str, error: BaseException) -> EmbedserveError:
     return SourceUnavailable(f"{name} cannot be reached: {str(error) or type(error).__name__}")
 
 
-def untrusted_error(name: str, said: str) -> CertificateUntrusted:
+def untrusted_error(name: str, reason: str) -> CertificateUntrusted:
     return CertificateUntrusted(
-        f"{name} has a certificate that is not trusted here ({said}): set SSL_CERT_FILE to a file with the "
+        f"{name} has a certificate that is not trusted here ({reason}): set SSL_CERT_FILE to a file with the "
         "certificates of its authority"
     )
 

@@ -76,7 +76,7 @@ class S3Source:
         if not files:
             raise ModelNotFound(f"{self._name} has no objects: check the bucket and the prefix")
         listed = "".join(
-            f"{file.path}\0{file.size}\0{file.etag}\n" for file in sorted(files, key=lambda one: one.path)
+            f"{file.path}\0{file.size}\0{file.etag}\n" for file in sorted(files, key=lambda file: file.path)
         )
         return Listing(hashlib.sha256(listed.encode()).hexdigest()[:40], tuple(files))
 
@@ -107,9 +107,9 @@ class S3Source:
 
     def _explain_error(self, error: Exception) -> EmbedserveError:
         """The server's own code decides where it gives one; servers differ in their statuses."""
-        said = str(error)
-        code, status = _CODE.search(said), _STATUS.search(said)
-        problem = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(said)
+        text = str(error)
+        code, status = _CODE.search(text), _STATUS.search(text)
+        problem = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(text)
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or (
             status and status[1] in _DENIED
         )
@@ -120,8 +120,8 @@ class S3Source:
             )
         if code is not None and code[1] == "NoSuchBucket":
             return ModelNotFound(f"{self._name}: {problem}")
-        if "invalid peer certificate" in said:
-            return untrusted_error(self._name, _take_first_line(said))
+        if "invalid peer certificate" in text:
+            return untrusted_error(self._name, _take_first_line(text))
         return SourceUnavailable(f"{self._name} cannot be listed: {problem}")
 
 
@@ -147,5 +147,5 @@ def _build_client_options(settings: ModelSettings) -> ClientConfig:
     return options
 
 
-def _take_first_line(said: str) -> str:
-    return next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")
+def _take_first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason is given")

@@ -36,13 +36,13 @@ def is_safe(path: str) -> bool:
 def select_description_files(names: Iterable[str]) -> list[str]:
     """Select the files that describe how a model is run, and weights that belong to modules of their own. A README
     alone is no model."""
-    found = [
+    selected = [
         name
         for name in names
         if any(fnmatch(name, pattern) for pattern in (*SMALL, *MODULE_WEIGHTS))
         and not any(fnmatch(name, pattern) for pattern in UNWANTED)
     ]
-    return [] if found == [README_FILE] else found
+    return [] if selected == [README_FILE] else selected
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:

@@ -84,19 +84,19 @@ class _ParallelDownload:
             )
             for number in range(min(CONNECTIONS, sum(max(1, len(each.segments)) for each in self._partials)))
         ]
-        others = [
+        hashers = [
             threading.Thread(target=self._guard, args=(work,), name=f"fetch-{name}", daemon=True)
             for name, work in (("hash", self._hash_files), ("flush", self._flush_files))
         ]
         try:
-            for thread in (*downloaders, *others):
+            for thread in (*downloaders, *hashers):
                 thread.start()
             with self._changed:
                 while self._left and self._error is None:
                     self._changed.wait(1.0)
                     self._plan.check_cancelled()
         finally:
-            self._stop((*downloaders, *others))
+            self._stop((*downloaders, *hashers))
         if self._error is not None:
             raise self._error
         return self._arrived
@@ -162,8 +162,8 @@ class _ParallelDownload:
                 self._to_flush.put(partial)
             if not partial.is_hashed:
                 continue
-            if (found := partial.find_mismatch()) is not None:
-                self._restart(partial, found)
+            if (digest := partial.find_mismatch()) is not None:
+                self._restart(partial, digest)
                 continue
             finished.add(id(partial))
             arrived = FetchedFile(partial.finish(), partial.path)
@@ -176,13 +176,13 @@ class _ParallelDownload:
         while (partial := self._to_flush.get()) is not None and not self._stopped.is_set():
             partial.flush()
 
-    def _restart(self, partial: PartialFile, found: str) -> None:
+    def _restart(self, partial: PartialFile, digest: str) -> None:
         expected = partial.file.expected_hash
         if partial.attempts >= ATTEMPTS:
-            wanted = f"{expected.kind} {expected.value}" if expected is not None else "another one"
+            expected_text = f"{expected.kind} {expected.value}" if expected is not None else "another one"
             raise HashMismatch(
                 f"{self._plan.name}: {partial.file.path} is not what it should be, {ATTEMPTS} times in a row: its "
-                f"hash is {found} and should be {wanted}"
+                f"hash is {digest} and should be {expected_text}"
             )
         self._progress.add_existing(-partial.done)
         partial.restart()

@@ -35,9 +35,9 @@ def find_damage(root: Path) -> Iterator[DamagedEntry]:
                 if problem is not None:
                     yield DamagedEntry(f"{kind}/{folder.name}", problem)
         for blob in sorted((root / "blobs").glob("*")):
-            found = hash_file(blob)
-            if found != blob.name:
-                yield DamagedEntry(f"blobs/{blob.name}", f"its SHA-256 is {found}")
+            digest = hash_file(blob)
+            if digest != blob.name:
+                yield DamagedEntry(f"blobs/{blob.name}", f"its SHA-256 is {digest}")
 
 
 def remove_damaged(root: Path, damages: list[DamagedEntry]) -> None:

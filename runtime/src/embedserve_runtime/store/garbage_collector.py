@@ -101,12 +101,12 @@ def find_garbage(contents: StoreContents, policy: RetentionPolicy) -> Garbage:
     """
     recent = policy.younger_than_s
     named = {_strip_algorithm(name) for name in policy.names}
-    wanted = [
+    kept_pointers = [
         pointer
         for pointer in contents.pointers
         if policy.references or pointer.age_s < recent or _is_named(pointer.reference, named)
     ]
-    digests = {pointer.reference.digest for pointer in wanted} | named
+    digests = {pointer.reference.digest for pointer in kept_pointers} | named
     kept = {
         folder.name
         for folder in contents.folders
@@ -123,7 +123,7 @@ def find_garbage(contents: StoreContents, policy: RetentionPolicy) -> Garbage:
         pointers=tuple(pointer for pointer in contents.pointers if pointer.reference.digest not in kept),
         folders=gone,
         blobs=tuple(blob for blob in contents.blobs if blob.sha256 not in needed and blob.age_s >= recent),
-        kernels=tuple(one for one in contents.kernels if one.age_s >= recent),
+        kernels=tuple(archive for archive in contents.kernels if archive.age_s >= recent),
     )
 
 
@@ -153,8 +153,8 @@ def remove_garbage(root: Path, garbage: Garbage, abandoned_after_s: float) -> No
             withdraw(staging, root / folder.kind / folder.name)
         for blob in garbage.blobs:
             _unlink_blob(root / "blobs" / blob.sha256)
-        for one in garbage.kernels:
-            (root / KERNELS / one.name).unlink(missing_ok=True)
+        for archive in garbage.kernels:
+            (root / KERNELS / archive.name).unlink(missing_ok=True)
     with volume_errors(root):
         remove_abandoned_folders(root, abandoned_after_s)
 
@@ -184,10 +184,10 @@ def _is_named(reference: ModelReference, named: Collection[str]) -> bool:
 def _iterate_folders(root: Path, now: float) -> Iterator[StoreFolder]:
     for kind in KINDS:
         for path, state in _list_folder(root / kind):
-            told = state
+            status = state
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                told = (path / MANIFEST).stat()
-            yield StoreFolder(kind, path.name, read_manifest(path), now - told.st_mtime)
+                status = (path / MANIFEST).stat()
+            yield StoreFolder(kind, path.name, read_manifest(path), now - status.st_mtime)
 
 
 def _list_folder(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -73,11 +73,11 @@ class KernelCache:
 
     def _list_archives(self) -> list[Path]:
         """List the archives of the key, the oldest first."""
-        found: list[tuple[float, Path]] = []
+        archives: list[tuple[float, Path]] = []
         for path in (self.root / KERNELS).glob(f"{self.key}.*.zip"):
             with contextlib.suppress(OSError):
-                found.append((path.stat().st_mtime, path))
-        return [path for _, path in sorted(found)]
+                archives.append((path.stat().st_mtime, path))
+        return [path for _, path in sorted(archives)]
 
     def _pack(self, target: Path) -> None:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

@@ -111,9 +111,9 @@ def find_damage_by_hash(folder: Path, manifest: Manifest) -> str | None:
     for file in manifest.files:
         if (wrong := find_damage_by_size(folder, manifest.model_copy(update={"files": (file,)}))) is not None:
             return wrong
-        found = hash_file(folder / file.path)
-        if found != file.sha256:
-            return f"{file.path} has SHA-256 {found} and should have {file.sha256}"
+        digest = hash_file(folder / file.path)
+        if digest != file.sha256:
+            return f"{file.path} has SHA-256 {digest} and should have {file.sha256}"
     return None
 
 

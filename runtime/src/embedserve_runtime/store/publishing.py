@@ -92,8 +92,8 @@ def move_into_place(
                 raise
         else:
             return
-        found = read_manifest(target)
-        if found is not None and find_damage_by_size(target / inside, found) is None:
+        existing = read_manifest(target)
+        if existing is not None and find_damage_by_size(target / inside, existing) is None:
             shutil.rmtree(building)
             return
         withdraw(staging, target)

@@ -96,12 +96,12 @@ def find_live_writer(root: Path, key: str) -> Path | None:
 def find_earlier_writer(root: Path, own: Staging) -> Path | None:
     """Find the folder of a live writer of the same key that began before this one."""
     key = _parse_key(own.folder)
-    others = sorted(
+    writers = sorted(
         path
         for path in _list_folders(root)
         if _parse_key(path) == key and path.name < own.folder.name and not _is_dead(path)
     )
-    return others[0] if others else None
+    return writers[0] if writers else None
 
 
 def wait_for_writer(writer: Path) -> None:

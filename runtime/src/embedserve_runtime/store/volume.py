@@ -30,11 +30,11 @@ def volume_errors(root: Path) -> Iterator[None]:
 
 def volume_error(root: Path, error: OSError) -> VolumeError:
     """Explain `error`, which occurred while writing under `root`, to the owner of the volume."""
-    said = error.strerror or str(error)
+    reason = error.strerror or str(error)
     if error.errno in _FULL:
         return VolumeFull(
-            f"model.store: the volume of {root} is full ({said}): {_to_megabytes(count_free_bytes(root))} MB are free; "
-            "enlarge it, or remove models with `embedserve store gc`"
+            f"model.store: the volume of {root} is full ({reason}): {_to_megabytes(count_free_bytes(root))} MB are "
+            "free; enlarge it, or remove models with `embedserve store gc`"
         )
     if error.errno == errno.EROFS:
         return VolumeReadOnly(
@@ -47,7 +47,7 @@ def volume_error(root: Path, error: OSError) -> VolumeError:
             f"{_describe_owner(root)}; set securityContext.fsGroup, or where the volume's driver does not apply it, "
             "give the folder to that group"
         )
-    return VolumeError(f"model.store: {root} cannot be used: {said}")
+    return VolumeError(f"model.store: {root} cannot be used: {reason}")
 
 
 def require_free_bytes(root: Path, needed: int) -> None:

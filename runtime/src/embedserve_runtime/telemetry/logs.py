@@ -96,7 +96,7 @@ def _format_value(value: object) -> str:
 
 def _escape_controls(text: str) -> str:
     """Escape what would move a terminal's cursor or start another line."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def is_color_terminal(stream: TextIO) -> bool:
@@ -137,8 +137,8 @@ def configure_logs(level: str, redactor: Redactor, log_format: str = "json") -> 
     root.setLevel(logging.WARNING)
     logging.getLogger("embedserve_runtime").setLevel(level.upper())
     sys.excepthook = _log_uncaught
-    threading.excepthook = lambda given: _log_uncaught(
-        given.exc_type, given.exc_value or given.exc_type(), given.exc_traceback
+    threading.excepthook = lambda arguments: _log_uncaught(
+        arguments.exc_type, arguments.exc_value or arguments.exc_type(), arguments.exc_traceback
     )
 
 

@@ -30,7 +30,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         spellings = {spelling for secret in secrets for spelling in _list_spellings(secret)}
         # Alternatives are tried in order: the longest comes first, so that no remainder of it is left.
-        longest_first = sorted(spellings, key=lambda one: (-len(one), one))
+        longest_first = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
@@ -40,19 +40,19 @@ class Redactor:
 
 def build_redactor(settings: Iterable[SecretStr | None]) -> Redactor:
     """Create a redactor for the secrets among `settings` and those in this process's environment."""
-    given = [secret.get_secret_value() for secret in settings if secret is not None]
-    return Redactor([*given, *list_environment_secrets(os.environ)])
+    values = [secret.get_secret_value() for secret in settings if secret is not None]
+    return Redactor([*values, *list_environment_secrets(os.environ)])
 
 
 def list_environment_secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the values of variables whose names say that they hold secrets, and the passwords of proxies."""
-    found = []
+    secrets = []
     for name, value in environment.items():
         if _PROXY_NAME.search(name):
-            found.append(_read_password(value))
+            secrets.append(_read_password(value))
         elif _SECRET_NAME.search(name.upper()) and not _NOT_SECRET_NAME.search(name.upper()):
-            found.append(value)
-    return [value for value in found if value]
+            secrets.append(value)
+    return [value for value in secrets if value]
 
 
 def _read_password(url: str) -> str:

@@ -163,18 +163,18 @@ class TokenizerBackend:
         """Encode as much of each text as the options need, in order; `texts` is one slice of a request. Very long texts
         are encoded one at a time, as the caller consumes them. Raises InvalidInput, UnreadableText.
         """
-        known = [self._look_up(text, options) if len(text) <= self._window else None for text in texts]
+        looked_up = [self._look_up(text, options) if len(text) <= self._window else None for text in texts]
         short = iter(
             self._encode(
                 [
                     text
-                    for text, ids in zip(texts, known, strict=True)
+                    for text, ids in zip(texts, looked_up, strict=True)
                     if ids is None and len(text) <= self._window
                 ],
                 options,
             )
         )
-        for text, ids in zip(texts, known, strict=True):
+        for text, ids in zip(texts, looked_up, strict=True):
             if ids is not None:
                 yield EncodedPart(TokenIds(ids))
             else:
@@ -197,14 +197,14 @@ class TokenizerBackend:
         ):
             return self._words.encode_all(texts, *self._special_token_bytes)
         short = [text for text in texts if len(text) <= self._window]
-        known = iter(
+        looked_up = iter(
             [
                 ids
                 for piece in split_into_slices(short, len)
                 for ids in self._words.encode_all(piece, *self._special_token_bytes)
             ]
         )
-        return [next(known) if len(text) <= self._window else None for text in texts]
+        return [next(looked_up) if len(text) <= self._window else None for text in texts]
 
     def tokenize_texts(self, texts: Sequence[str], room: int, side: Side) -> list[TokenizedText]:
         """Tokenize each text, truncated on `side` to `room` tokens. Raises InvalidInput."""
@@ -224,8 +224,8 @@ class TokenizerBackend:
     def encode_prefix(self, text: str, characters: int, max_tokens: int) -> TokenSegment:
         """Return the tokens, at most `max_tokens`, that are entirely within the first `characters` characters."""
         end, pattern = len(text), self._boundaries.pattern
-        if pattern and (found := pattern.search(text, characters)):
-            end = found.start()
+        if pattern and (boundary := pattern.search(text, characters)):
+            end = boundary.start()
         encoding = self.tokenizer.encode(text[:end], add_special_tokens=False)
         inside = sum(stop <= characters for _, stop in encoding.offsets)
         return TokenSegment(encoding, 0, min(inside, max_tokens))
@@ -263,8 +263,8 @@ class TokenizerBackend:
         `token_limit`, the rest does not matter: neither for truncation nor for the text being too long.
         """
         limit = min(len(text), self._max_characters)
-        if (found := self._encode_to_boundary(text, options, limit)) is not None:
-            return found
+        if (sequence := self._encode_to_boundary(text, options, limit)) is not None:
+            return sequence
         return (
             EncodedPart(self._encode_one(text, options))
             if limit == len(text)
@@ -276,15 +276,15 @@ class TokenizerBackend:
         pattern, keeps_right_part = self._boundaries.pattern, self._boundaries.keeps_right_part
         window = self._window
         while pattern and (options.from_left or keeps_right_part) and window < limit:
-            found = (
+            boundary = (
                 pattern.search(text, window, limit)
                 if options.from_left
                 else pattern.search(text, len(text) - window)
             )
-            if found is None and options.from_left:
+            if boundary is None and options.from_left:
                 break
-            if found is not None:
-                cut = found.start()
+            if boundary is not None:
+                cut = boundary.start()
                 encoding = self._encode_one(text[:cut] if options.from_left else text[cut:], options)
                 if len(encoding) > options.token_limit:
                     return EncodedPart(encoding, False, 0 if options.from_left else cut)

@@ -87,14 +87,14 @@ class PairEncoder:
         side = rules.side if rules.truncate else "right"
         texts = [*dict.fromkeys(first for first, _ in pairs)]
         firsts = self._backend.tokenize_texts([prompt + text for text in texts], self._room, side)
-        known = dict(zip(texts, firsts, strict=True))
+        first_of = dict(zip(texts, firsts, strict=True))
         special_tokens = self._template.special_tokens
-        least = {text: special_tokens + min(first.count, self._room) for text, first in known.items()}
+        least = {text: special_tokens + min(first.count, self._room) for text, first in first_of.items()}
         check_total(pairs, least, max_total)
         for pair_slice in split_into_slices(pairs, lambda pair: len(pair[0]) + len(pair[1])):
             seconds = self._backend.tokenize_texts([second for _, second in pair_slice], self._room, side)
             for pair, second in zip(pair_slice, seconds, strict=True):
-                yield (prompt + pair[0], pair[1]), (known[pair[0]], second)
+                yield (prompt + pair[0], pair[1]), (first_of[pair[0]], second)
 
     def _join(
         self, index: int, pair: Pair, tokenized: tuple[TokenizedText, TokenizedText], rules: TruncationRules

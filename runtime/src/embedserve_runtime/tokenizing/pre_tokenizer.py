@@ -92,8 +92,8 @@ def build_word_encoder(
         if not (word.isascii() and word.isprintable()) or added.search(lowered := word.lower()):
             ids: list[int] = tokenizer.encode(word, add_special_tokens=False).ids
             return ids
-        found: Sequence[str] = pieces(lowered if settings.lowercases else word)
-        return [number for piece in found for number in encode_piece(settings.mark + piece)]
+        split: Sequence[str] = pieces(lowered if settings.lowercases else word)
+        return [number for piece in split for number in encode_piece(settings.mark + piece)]
 
     return encode_word
 

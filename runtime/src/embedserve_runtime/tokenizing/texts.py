@@ -129,12 +129,12 @@ class TextTokenizer:
 
     def with_max_length(self, max_length: int) -> TextTokenizer:
         """Return a tokenizer of single texts with another limit, over the same library object. Raises ConfigError."""
-        other = copy.copy(self)
-        other.queries = other
-        other._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(other._count_prompt_tokens)
-        other._limit = LengthLimit(self._backend, max_length)
-        other.max_length = max_length
-        return other
+        tokenizer = copy.copy(self)
+        tokenizer.queries = tokenizer
+        tokenizer._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(tokenizer._count_prompt_tokens)
+        tokenizer._limit = LengthLimit(self._backend, max_length)
+        tokenizer.max_length = max_length
+        return tokenizer
 
     def limited_to(self, max_tokens: int | None) -> TextTokenizer:
         """Return a tokenizer of single texts for a request that takes at most so many tokens of each; itself where that
@@ -174,10 +174,10 @@ class TextTokenizer:
             self._rows.check_texts(by_words)
             return by_words
         read = iter(by_words)
-        known = [next(read) if isinstance(item, str) else None for item in inputs]
-        others = [(index, inputs[index]) for index, ids in enumerate(known) if ids is None]
-        fitted = self._encode_inputs(others, prompt, rules)
-        sequences = [next(fitted)[0] if ids is None else ids for ids in known]
+        looked_up = [next(read) if isinstance(item, str) else None for item in inputs]
+        remaining = [(index, inputs[index]) for index, ids in enumerate(looked_up) if ids is None]
+        fitted = self._encode_inputs(remaining, prompt, rules)
+        sequences = [next(fitted)[0] if ids is None else ids for ids in looked_up]
         self._rows.check_texts(sequences)
         return sequences
 
@@ -297,11 +297,11 @@ class TextTokenizer:
 
     def decode(self, sequences: Sequence[list[int]], *, skip_special_tokens: bool) -> list[str]:
         """Decode id arrays to texts. Raises EmptyInput, InvalidInput."""
-        known = max(self.vocabulary_size, self._tokenizer.get_vocab_size(with_added_tokens=True))
+        token_count = max(self.vocabulary_size, self._tokenizer.get_vocab_size(with_added_tokens=True))
         for index, ids in enumerate(sequences):
             if not ids:
                 raise EmptyInput(f"input {index} is empty")
-            check_ids(index, ids, known)
+            check_ids(index, ids, token_count)
         decoded: list[str] = self._tokenizer.decode_batch(
             list(sequences), skip_special_tokens=skip_special_tokens
         )
@@ -318,13 +318,13 @@ class TextTokenizer:
         """
         limit = self._max_characters
         if limit is None or max(map(len, texts), default=0) <= limit:
-            found = self._backend.look_up_texts(texts)
-            if isinstance(found, FlatTokens) and self._need_no_truncation(found):
-                return found
+            sequences = self._backend.look_up_texts(texts)
+            if isinstance(sequences, FlatTokens) and self._need_no_truncation(sequences):
+                return sequences
         else:
-            known = iter(self._backend.look_up_texts([text for text in texts if len(text) <= limit]))
-            found = [next(known) if len(text) <= limit else None for text in texts]
-        return [ids if ids is not None and 0 < len(ids) <= self.max_length else None for ids in found]
+            short = iter(self._backend.look_up_texts([text for text in texts if len(text) <= limit]))
+            sequences = [next(short) if len(text) <= limit else None for text in texts]
+        return [ids if ids is not None and 0 < len(ids) <= self.max_length else None for ids in sequences]
 
     def _need_no_truncation(self, sequences: FlatTokens) -> bool:
         lengths = sequences.lengths

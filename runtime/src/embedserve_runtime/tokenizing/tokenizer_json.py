@@ -138,21 +138,21 @@ def register_markers(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
     special token. Source: `_register_prefix_tokens` of sentence-transformers' MultiVectorEncoder.
     """
     for marker in markers:
-        known = next(
+        token = next(
             (text for text in (marker, marker.split()[0]) if tokenizer.token_to_id(text) is not None), None
         )
-        if known is not None and tokenizer.encode(known, add_special_tokens=False).tokens != [known]:
-            tokenizer.add_special_tokens([AddedToken(known, normalized=False, special=True)])
+        if token is not None and tokenizer.encode(token, add_special_tokens=False).tokens != [token]:
+            tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
 
 
 def _find_probe_text(tokenizer: Tokenizer) -> str:
     def encode(text: str) -> Encoding:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    found = next((text for text in _PROBE_TEXTS if len(encode(text))), None)
-    if found is None:
+    probe = next((text for text in _PROBE_TEXTS if len(encode(text))), None)
+    if probe is None:
         raise ModelInvalid(f"tokenizer.json has no token for any of {' '.join(_PROBE_TEXTS)}")
-    return found
+    return probe
 
 
 def _build_boundary_pattern(tokenizer_json: Mapping[str, Any]) -> re.Pattern[str] | None:

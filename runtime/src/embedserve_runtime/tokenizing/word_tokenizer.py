@@ -59,16 +59,16 @@ class WordTokenizer:
 
     def encode(self, text: str, head: bytes = b"", tail: bytes = b"") -> Int32Array | None:
         """Return the ids of a text between `head` and `tail`, int32; None where the library must read it whole."""
-        found = self._look_up(text, head, tail)
-        return None if found is None else np.frombuffer(found, dtype=np.int32)
+        ids = self._look_up(text, head, tail)
+        return None if ids is None else np.frombuffer(ids, dtype=np.int32)
 
     def encode_all(self, texts: Sequence[str], head: bytes, tail: bytes) -> Sequence[Int32Array | None]:
         """Encode each text as `encode` does. Gives FlatTokens for MIN_FLAT_TEXTS and more, if the library need read
         none of them."""
-        found = [self._look_up(text, head, tail) for text in texts]
-        if len(found) < MIN_FLAT_TEXTS or None in found:
-            return [None if ids is None else np.frombuffer(ids, dtype=np.int32) for ids in found]
-        read = [ids for ids in found if ids is not None]
+        looked_up = [self._look_up(text, head, tail) for text in texts]
+        if len(looked_up) < MIN_FLAT_TEXTS or None in looked_up:
+            return [None if ids is None else np.frombuffer(ids, dtype=np.int32) for ids in looked_up]
+        read = [ids for ids in looked_up if ids is not None]
         lengths = np.fromiter(map(len, read), dtype=np.int32, count=len(read)) // _ID_BYTES
         # A bytearray, since engines get arrays that can be written: torch warns of others.
         return FlatTokens.build(np.frombuffer(bytearray().join(read), dtype=np.int32), lengths)

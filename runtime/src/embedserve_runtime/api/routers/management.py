@@ -31,7 +31,7 @@ async def selfcheck(request: Request) -> Response:
     card = service.card
     problems = await find_problems(service)
     engine = service.engines[0]
-    found = SelfCheck(
+    answer = SelfCheck(
         vector_space=card.vector_space,
         former_vector_space=card.former_vector_space,
         compute=engine.compute_precision,
@@ -40,7 +40,7 @@ async def selfcheck(request: Request) -> Response:
         outputs=[output.name.lower() for output in OutputKind if output in card.outputs and output.name],
         problems=problems,
     )
-    return BytesResponse(to_json(found), 503 if problems else 200)
+    return BytesResponse(to_json(answer), 503 if problems else 200)
 
 
 @router.get("/current", summary="The vector space of this process", response_model=CurrentResponse)

@@ -116,7 +116,9 @@ def _build_query(
         top_k=body.top_k,
         threshold=body.threshold or 0.0,
         role=prompt.role,
-        spans=None if body.spans is None else [[(start, end) for start, end in one] for one in body.spans],
+        spans=None
+        if body.spans is None
+        else [[(start, end) for start, end in spans] for spans in body.spans],
         pool_factor=body.pool_factor,
     )
 

@@ -54,21 +54,21 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))
     prompt = read_input_prompt(service.card, body, model_suffix=options.input_type)
-    wanted = read_embedding_options(service.card, body)
+    embedding_options = read_embedding_options(service.card, body)
     query = EmbedQuery(
         inputs,
-        truncate=wanted.truncate,
-        side=wanted.side,
-        max_tokens=wanted.max_tokens,
+        truncate=embedding_options.truncate,
+        side=embedding_options.side,
+        max_tokens=embedding_options.max_tokens,
         prompt_name=prompt.name,
         prompt=prompt.text,
-        normalize=wanted.normalize,
-        dimensions=wanted.dimensions,
+        normalize=embedding_options.normalize,
+        dimensions=embedding_options.dimensions,
         vector_space=options.vector_space,
         timeout=options.timeout,
         role=prompt.role,
     )
-    rows, used = await _embed(service, query, wanted)
+    rows, used = await _embed(service, query, embedding_options)
     tokens = used.tokens
     usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
     model = orjson.dumps(get_server_context(request).model_name)
@@ -77,16 +77,18 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
 
 
 async def _embed(
-    service: InferenceService, query: EmbedQuery, wanted: EmbeddingOptions
+    service: InferenceService, query: EmbedQuery, embedding_options: EmbeddingOptions
 ) -> tuple[bytes, RequestUsage]:
     """Embed the inputs and write the items of the answer. Raises any RequestError."""
-    if wanted.overflow is not None:
+    if embedding_options.overflow is not None:
         chunked = await service.embed_chunks(query)
-        if wanted.overflow == "chunk-mean":
+        if embedding_options.overflow == "chunk-mean":
             chunked = average_chunks(service.card, query, chunked)
-        return await write_openai_chunks(chunked, wanted.row_writer), chunked.usage
-    embedded = await (embed_late_chunks(service, query) if wanted.late_chunking else service.embed(query))
-    writer = get_openai_writer(wanted.output_dtype, as_base64=wanted.as_base64)
+        return await write_openai_chunks(chunked, embedding_options.row_writer), chunked.usage
+    embedded = await (
+        embed_late_chunks(service, query) if embedding_options.late_chunking else service.embed(query)
+    )
+    writer = get_openai_writer(embedding_options.output_dtype, as_base64=embedding_options.as_base64)
     return await write_rows(embedded.dense, writer), embedded.usage
 
 
@@ -116,11 +118,11 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}", include_in_schema=False)
 async def model(request: Request) -> Response:
-    found = _describe_model(request)
-    name, _ = split_model_name(request.path_params["name"], found.id)
-    if name != found.id:
-        raise RouteNotFound(f"no such model; this server has {found.id}")
-    return BytesResponse(to_json(found))
+    served = _describe_model(request)
+    name, _ = split_model_name(request.path_params["name"], served.id)
+    if name != served.id:
+        raise RouteNotFound(f"no such model; this server has {served.id}")
+    return BytesResponse(to_json(served))
 
 
 def _describe_model(request: Request) -> OpenAIModel:

@@ -118,7 +118,7 @@ def _choose_task(context: RequestContext, service: InferenceService, content: An
 
 def _select_common_service(service: InferenceService, tasks: Sequence[TeiTask]) -> InferenceService:
     """Return the service that runs all tasks. Raises InvalidInput where they would make vectors of several spaces."""
-    services = {id(one): one for one in (task.service or service for task in tasks)}
+    services = {id(each): each for each in (task.service or service for task in tasks)}
     if len(services) > 1:
         raise InvalidInput("`instances` ask for several tasks of the model; send one request for each")
     return next(iter(services.values()))

@@ -41,21 +41,21 @@ async def score(request: Request, body: ScoreRequest) -> Response:
         vector_space=options.vector_space,
         timeout=options.timeout,
     )
-    found = await compute_relevance(service, query)
+    relevance = await compute_relevance(service, query)
     measures = b",".join(
         b'"%b":%b' % (measure.encode(), write_number_arrays(scores, 0))
-        for measure, scores in found.measures.items()
+        for measure, scores in relevance.measures.items()
     )
     members = (
         b'"model":' + orjson.dumps(get_server_context(request).model_name),
         b'"vector_space":' + orjson.dumps(service.card.vector_space),
-        b'"scores":' + write_number_arrays(found.scores, 0),
+        b'"scores":' + write_number_arrays(relevance.scores, 0),
         b'"measures":{' + measures + b"}",
-        b'"weights":' + orjson.dumps({str(name): weight for name, weight in found.weights.items()}),
+        b'"weights":' + orjson.dumps({str(name): weight for name, weight in relevance.weights.items()}),
     )
-    return build_result_response(request, service, b"{" + b",".join(members) + b"}", found.usage)
+    return build_result_response(request, service, b"{" + b",".join(members) + b"}", relevance.usage)
 
 
 def _read_weights(body: ScoreRequest) -> dict[Measure, float]:
-    given = {measure: getattr(body.weights, measure, None) for measure in Measure}
-    return {measure: weight for measure, weight in given.items() if weight is not None}
+    weights = {measure: getattr(body.weights, measure, None) for measure in Measure}
+    return {measure: weight for measure, weight in weights.items() if weight is not None}

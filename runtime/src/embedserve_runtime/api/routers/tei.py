@@ -198,9 +198,9 @@ async def info(request: Request) -> Response:
         adapter_task=card.adapter_task,
         adapter_tasks=list(card.adapter_tasks),
         vector_spaces={
-            one.adapter_task: one.vector_space
-            for one in (card, *card.other_tasks)
-            if one.adapter_task is not None
+            task.adapter_task: task.vector_space
+            for task in (card, *card.other_tasks)
+            if task.adapter_task is not None
         },
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
@@ -220,7 +220,7 @@ def _describe_engines(engines: Sequence[EngineDescription]) -> EngineInfo:
     first = engines[0]
     return EngineInfo(
         kind=first.kind,
-        devices=[one.device for one in engines],
+        devices=[engine.device for engine in engines],
         precision=first.precision,
         attention=first.attention,
         threads=first.threads,

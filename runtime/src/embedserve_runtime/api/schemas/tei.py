@@ -154,8 +154,8 @@ class InvocationRequest(ApiModel):
     @property
     def content(self) -> dict[str, Any]:
         """All members that were given."""
-        given = {"inputs": self.inputs} if "inputs" in self.model_fields_set else {}
-        return {**(self.model_extra or {}), **given}
+        members = {"inputs": self.inputs} if "inputs" in self.model_fields_set else {}
+        return {**(self.model_extra or {}), **members}
 
 
 class VertexRequest(ApiModel):

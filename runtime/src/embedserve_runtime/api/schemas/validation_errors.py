@@ -52,7 +52,7 @@ def describe_errors(errors: Sequence[ErrorDetails], model: type[BaseModel], subj
     for error in errors:
         groups.setdefault(tuple(step for step in error["loc"] if step != ""), []).append(error)
     # A list with a wrong item is not a text either; only the error of the item is described.
-    deepest = [path for path in groups if not any(_is_inside(other, path) for other in groups)]
+    deepest = [path for path in groups if not any(_is_inside(inner, path) for inner in groups)]
     problems = [_describe_problem(path, groups[path], model, subject) for path in deepest[:MAX_PROBLEMS]]
     if len(deepest) > MAX_PROBLEMS:
         problems.append(f"and {len(deepest) - MAX_PROBLEMS} more")
@@ -65,8 +65,8 @@ def describe_json_error(reason: str, content: bytes) -> str:
         return "empty body"
     if content.startswith(_UTF16_MARKS) or b"\0" in content[:2]:
         return "the body is not valid JSON: it looks like UTF-16 or UTF-32; send UTF-8"
-    if "hex escape" in reason and (found := _describe_lone_surrogate(reason, content)):
-        return f"the body is not valid JSON: {found}"
+    if "hex escape" in reason and (problem := _describe_lone_surrogate(reason, content)):
+        return f"the body is not valid JSON: {problem}"
     if reason.startswith("invalid unicode code point"):
         offset = _find_offset(reason, content)
         name = "a text" if offset is None else _name_last_text(content[: offset - 1])
@@ -102,12 +102,12 @@ def _format_path(path: _Path) -> str:
 def _find_expected_input(path: _Path, model: type[BaseModel]) -> str:
     """Find how a field with several types describes itself, or its items."""
     field = model.model_fields.get(str(path[0])) if path else None
-    found = (
+    expected = (
         next((note for note in field.metadata if isinstance(note, ExpectedInput)), None) if field else None
     )
-    if found is None or len(path) > 2:
+    if expected is None or len(path) > 2:
         return ""
-    return found.value if len(path) == 1 else found.item
+    return expected.value if len(path) == 1 else expected.item
 
 
 def _find_fields(path: _Path, model: type[BaseModel]) -> list[str]:
@@ -115,7 +115,9 @@ def _find_fields(path: _Path, model: type[BaseModel]) -> list[str]:
     for step in path:
         annotation = model.model_fields[str(step)].annotation
         model = next(
-            one for one in (annotation, *get_args(annotation)) if isclass(one) and issubclass(one, BaseModel)
+            part
+            for part in (annotation, *get_args(annotation))
+            if isclass(part) and issubclass(part, BaseModel)
         )
     return [*model.model_fields]
 

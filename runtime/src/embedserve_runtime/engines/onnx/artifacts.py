@@ -115,25 +115,25 @@ class Artifact:
         listed = [f"{file.path} {file.sha256}" for file in files if file.path.startswith(folder)]
         return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:12]
 
-    def choose_variant(self, asked: str) -> Variant:
-        """The variant to run when `asked` is the setting: the fastest for `auto`, float32 for one that is not
-        published."""
-        wanted = self.report.chosen if asked == "auto" else asked
+    def choose_variant(self, precision: str) -> Variant:
+        """Return the variant to run with `precision` as the setting: the fastest for `auto`, float32 for one that is
+        not published."""
+        name = self.report.chosen if precision == "auto" else precision
         published = {variant.precision: variant for variant in self.report.variants if variant.published}
-        return published.get(wanted) or published[PLAIN]
+        return published.get(name) or published[PLAIN]
 
 
 def describe_inputs(card: ModelCard, settings: OnnxSettings) -> Inputs:
     """Return what an artifact is made from on this machine, whose arithmetic decides numbers and speed of variants."""
     able = AUTOMATIC if has_bfloat16_products() else AUTOMATIC[:1]
-    asked = able if settings.precision == "auto" else settings.precision
+    precisions = able if settings.precision == "auto" else settings.precision
     return Inputs(
         vector_space=card.vector_space,
         encoder=hashlib.sha256(repr(card.encoder).encode()).hexdigest(),
         hides_tokens=card.has_attention_mask,
         outputs=(OUTPUT, *sorted(set(settings.outputs))),
         operators=OPERATORS,
-        variants=(PLAIN, *sorted(set(asked) - {PLAIN})),
+        variants=(PLAIN, *sorted(set(precisions) - {PLAIN})),
         floor=settings.parity,
         instruction_set=detect_instruction_set(),
         converter=CONVERTER_VERSION,

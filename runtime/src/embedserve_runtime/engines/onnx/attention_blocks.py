@@ -64,14 +64,14 @@ class AttentionInBlocks:
         return add_loop(body, count, sequence.write_block, axis=1, name="block_of_queries")
 
     def _add_streamed(self, body: GraphWriter, heads: Sequence[str], attended_lengths: str) -> str:
-        query, *others = heads
+        query, *rest = heads
         if attended_lengths:
             end = body.add("Cast", attended_lengths, to=TensorProto.INT64)
             bounds = (body.add_integers(0), end, body.add_integers(1))
-            others = [body.add("Slice", value, *bounds) for value in others]
+            rest = [body.add("Slice", value, *bounds) for value in rest]
         return body.add(
             "MultiHeadAttention",
-            *(query, *others),
+            *(query, *rest),
             domain=FUSED,
             num_heads=self.layer.heads,
             scale=self.layer.scale,

@@ -182,21 +182,21 @@ def _build_one_group(graph: GraphWriter, heads: QKV, call: AttentionCall) -> onn
     else:
         blocks = [body.add("Reshape", value, shape) for value in heads]
     attended_lengths = "attended" if call.has_attention_mask else ""
-    found = call.add(body, GroupInputs(blocks, shape, attended_lengths, call.distances))
-    return build_branch(body, found, "one_group")
+    output = call.add(body, GroupInputs(blocks, shape, attended_lengths, call.distances))
+    return build_branch(body, output, "one_group")
 
 
 def _build_all_groups(graph: GraphWriter, heads: QKV, call: AttentionCall) -> onnx.GraphProto:
     """Build the branch for any batch."""
     branch = graph.open_subgraph()
-    found = add_loop(
+    output = add_loop(
         branch,
         "groups",
         lambda body, number: _write_group(branch, body, number, heads, call),
         axis=0,
         name="group_of_many",
     )
-    return build_branch(branch, found, "all_groups")
+    return build_branch(branch, output, "all_groups")
 
 
 def _write_group(branch: GraphWriter, body: GraphWriter, number: str, heads: QKV, call: AttentionCall) -> str:

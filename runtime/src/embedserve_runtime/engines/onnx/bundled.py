@@ -74,8 +74,8 @@ class BundledOnnxEngine:
         self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
         """Hidden states and weights of tokens, as `run` gives them."""
-        made = self.run(batch, hidden=hidden, weights=weights)
-        return made.hidden, made.weights
+        outputs = self.run(batch, hidden=hidden, weights=weights)
+        return outputs.hidden, outputs.weights
 
     def run(
         self, batch: PackedBatch, *, rows: bool = False, hidden: bool = False, weights: bool = False
@@ -89,7 +89,7 @@ class BundledOnnxEngine:
         }
         columns.pop(None, None)
         names = [name for name in columns if name is not None]
-        made = {
+        arrays = {
             name: np.zeros(
                 (len(batch.lengths) if name == graph.rows else batch.tokens, columns[name]), dtype=np.float32
             )
@@ -100,15 +100,15 @@ class BundledOnnxEngine:
             self.padding += real.size
             for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
                 if name == graph.rows:
-                    made[name][members] = self._check_shape(output, (len(members), columns[name]), name)
+                    arrays[name][members] = self._check_shape(output, (len(members), columns[name]), name)
                 else:
                     fitting = self._check_shape(output, (*tokens.shape, columns[name]), name)
-                    made[name][tokens[real]] = fitting[real]
+                    arrays[name][tokens[real]] = fitting[real]
         if graph.has_float16:
-            for name, vectors in made.items():
+            for name, vectors in arrays.items():
                 if name == graph.hidden or (name == graph.rows and graph.rows_are == "dense"):
                     _mark_overflow(vectors)
-        return GraphOutputs(*(made.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
+        return GraphOutputs(*(arrays.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
 
     def _call(
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
@@ -197,12 +197,12 @@ class BundledOnnxRunner:
         return self._engine.memory
 
     def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
-        made = self._engine.run(
+        graph_outputs = self._engine.run(
             batch,
             rows=bool(outputs & (OutputKind.DENSE | OutputKind.LOGITS)),
             hidden=OutputKind.HIDDEN in outputs,
         )
-        rows, hidden = made.rows, made.hidden
+        rows, hidden = graph_outputs.rows, graph_outputs.hidden
         return ModelOutput(
             dense=None if self._logits or rows is None else self._apply_dense(rows),
             logits=rows if self._logits else None,

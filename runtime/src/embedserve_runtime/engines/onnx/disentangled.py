@@ -45,13 +45,13 @@ class DisentangledTerms:
         """(sequences, heads, length, length), scaled. query, key: (sequences, length, heads x head_size); shape:
         int64 (sequences, length)."""
         length = body.add("Gather", shape, body.add_integers(1))
-        found = []
+        terms = []
         if self.content_to_position is not None:
-            found.append(self._write_by_distance(body, query, self.content_to_position, length))
+            terms.append(self._write_by_distance(body, query, self.content_to_position, length))
         if self.position_to_content is not None:
             by_key = self._write_by_distance(body, key, self.position_to_content, length)
-            found.append(body.add("Transpose", by_key, perm=[0, 1, 3, 2]))
-        return found[0] if len(found) == 1 else body.add("Add", *found)
+            terms.append(body.add("Transpose", by_key, perm=[0, 1, 3, 2]))
+        return terms[0] if len(terms) == 1 else body.add("Add", *terms)
 
     def _write_by_distance(self, body: GraphWriter, values: str, term: Term, length: str) -> str:
         """Entry (i, j): values i times the table's row for the distance j - i."""
@@ -85,15 +85,15 @@ class DisentangledTerms:
         queries = body.add("Unsqueeze", queries, body.add_integers(1))
         distances = body.add("Sub", keys, queries)
         offsets = body.add("Add", distances, body.add_integers(self.max_tokens - 1))
-        found = []
+        terms = []
         if self.content_to_position is not None:
             products = self._write_products(body, query, self.content_to_position)
             own = body.add("Sub", queries, bounds[0])
-            found.append(_pick(body, products, own, self.content_to_position, offsets))
+            terms.append(_pick(body, products, own, self.content_to_position, offsets))
         if self.position_to_content is not None and projected_keys is not None:
             negated = body.add("Sub", body.add_integers(self.max_tokens - 1), distances)
-            found.append(_pick(body, projected_keys, keys, self.position_to_content, negated))
-        return found[0] if len(found) == 1 else body.add("Add", *found)
+            terms.append(_pick(body, projected_keys, keys, self.position_to_content, negated))
+        return terms[0] if len(terms) == 1 else body.add("Add", *terms)
 
     def _write_products(self, body: GraphWriter, values: str, term: Term) -> str:
         """(1, n, heads x head_size) to (1, heads, n x rows of the table)."""

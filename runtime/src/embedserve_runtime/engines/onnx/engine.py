@@ -74,7 +74,7 @@ class OnnxEngine:
         self.description = description
         self._concurrent_session = ConcurrentSession(session, description.threads)
         self._releasing_options = build_releasing_options()
-        self._hides_tokens = takes_attention_mask([given.name for given in session.get_inputs()])
+        self._hides_tokens = takes_attention_mask([declared.name for declared in session.get_inputs()])
         self._hidden_size = encoder.width
         self._token_types = encoder.embeddings.token_types
         self._takes_types = takes_types(encoder)

@@ -22,10 +22,10 @@ def write_layer_inputs(parts: Parts, embeddings: str, encoder: Encoder) -> list[
     return graph.add_many("Split", by_token, outputs=count, axis=1, num_outputs=count)
 
 
-def write_layer_input(parts: Parts, output: str, given: str, inputs: LayerInputs, name: str) -> str:
-    """The output of the layer `name` with what `given` adds to it, (tokens, hidden)."""
+def write_layer_input(parts: Parts, output: str, layer_input: str, inputs: LayerInputs, name: str) -> str:
+    """Write the output of the layer `name` with what `layer_input` adds to it, (tokens, hidden)."""
     graph, own = parts.graph, f"{name}.layer_input"
     gate = parts.write_activation(parts.write_product(output, [f"{own}.gate"], bias=False), inputs.activation)
-    mixed = parts.write_product(graph.add("Mul", gate, given), [f"{own}.projection"], bias=False)
+    mixed = parts.write_product(graph.add("Mul", gate, layer_input), [f"{own}.projection"], bias=False)
     total = graph.add("Add", output, parts.write_norm(mixed, inputs.norm, f"{own}.norm"))
     return graph.add("Mul", total, parts.add_parameter(f"{own}.factor"))

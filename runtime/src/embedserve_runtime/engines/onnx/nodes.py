@@ -73,9 +73,9 @@ class GraphWriter:
         return names
 
 
-def build_branch(body: GraphWriter, found: str, name: str) -> onnx.GraphProto:
-    """Build a graph without inputs that gives `found`."""
-    output = helper.make_tensor_value_info(found, TensorProto.FLOAT, None)
+def build_branch(body: GraphWriter, value: str, name: str) -> onnx.GraphProto:
+    """Build a graph without inputs that gives `value`."""
+    output = helper.make_tensor_value_info(value, TensorProto.FLOAT, None)
     return helper.make_graph(body.nodes, name, [], [output])
 
 

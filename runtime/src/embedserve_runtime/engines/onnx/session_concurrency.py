@@ -60,13 +60,13 @@ class ConcurrentSession:
         ended: queue.SimpleQueue[tuple[list[NDArray[Any]], str]] = queue.SimpleQueue()
         nice = read_nice()
 
-        def end(made: list[NDArray[Any]], _: object, error: str) -> None:
+        def end(arrays: list[NDArray[Any]], _: object, error: str) -> None:
             raise_nice(nice)  # for the runs to come: this is the thread of the session
-            ended.put((made, error))
+            ended.put((arrays, error))
 
         # The feeds are what goes along with the call too: the session reads them until it is back.
         self._session.run_async(outputs, feeds, end, feeds, options)
-        made, error = ended.get()
+        arrays, error = ended.get()
         if error:
             raise Fail(error)
-        return made
+        return arrays

@@ -11,10 +11,10 @@ def shift_rows(graph: GraphWriter, values: str, rows: str, width: str) -> str:
 
     Read row after row that is index i * (width - 1) + j + rows - 1: rows of width - 1 from index rows - 1 on.
     """
-    one = graph.add_integers(1)
-    narrow = graph.add("Sub", width, one)
+    constant = graph.add_integers(1)
+    narrow = graph.add("Sub", width, constant)
     flat = graph.add("Reshape", values, graph.add_integers(0, 0, -1))
-    start = graph.add("Sub", rows, one)
+    start = graph.add("Sub", rows, constant)
     end = graph.add("Add", start, graph.add("Mul", rows, narrow))
     cut = graph.add("Slice", flat, start, end, graph.add_integers(2))
     return graph.add("Reshape", cut, graph.add("Concat", graph.add_integers(0, 0), rows, narrow, axis=0))

@@ -55,30 +55,32 @@ def run_torch_checks(
 def check_generations(machine: str, flags: str) -> Check:
     """Check which generations of GPUs torch has code for, by its flags; what is compiled for one runs on later ones of
     the same major number. machine: as the kernel names it."""
-    wanted = [one for one in GENERATIONS if machine != "aarch64" or one not in NOT_ON_ARM]
+    expected = [
+        generation for generation in GENERATIONS if machine != "aarch64" or generation not in NOT_ON_ARM
+    ]
     name = "generations of GPUs"
     if not flags:
         return Check(name, CheckStatus.NOT_CHECKED, f"torch {torch.__version__} is built without CUDA")
     built = {flag.rpartition("_")[2].rstrip("af") for flag in flags.split()}
-    pairs = {(int(one[:-1]), int(one[-1])) for one in built if one.isdigit()}
-    missing = [one for one in wanted if not _can_run(one, pairs)]
+    pairs = {(int(generation[:-1]), int(generation[-1])) for generation in built if generation.isdigit()}
+    missing = [generation for generation in expected if not _can_run(generation, pairs)]
     if missing:
         return Check(name, CheckStatus.FAILED, f"no code for compute capability {', '.join(missing)}")
-    return Check(name, CheckStatus.OK, f"code for compute capability {', '.join(wanted)}")
+    return Check(name, CheckStatus.OK, f"code for compute capability {', '.join(expected)}")
 
 
 def _can_run(generation: str, built: set[tuple[int, int]]) -> bool:
     major, minor = map(int, generation.split("."))
-    return any(one == major and other <= minor for one, other in built)
+    return any(built_major == major and built_minor <= minor for built_major, built_minor in built)
 
 
 def _check_compiler() -> Check:
     if find_spec("triton") is None:
         return Check("compiler", CheckStatus.NOT_CHECKED, "triton is not installed")
-    found = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-    if found is None:
+    path = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
+    if path is None:
         return Check("compiler", CheckStatus.FAILED, "triton needs a C compiler (gcc) and finds none")
-    return Check("compiler", CheckStatus.OK, found)
+    return Check("compiler", CheckStatus.OK, path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

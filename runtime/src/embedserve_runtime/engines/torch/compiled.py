@@ -79,5 +79,5 @@ def build_kernel_key(kind: str, triton: str, capabilities: str) -> str:
 
 
 def _describe_capabilities() -> str:
-    found = {torch.cuda.get_device_capability(number) for number in range(torch.cuda.device_count())}
-    return " ".join(f"{major}.{minor}" for major, minor in sorted(found))
+    capabilities = {torch.cuda.get_device_capability(number) for number in range(torch.cuda.device_count())}
+    return " ".join(f"{major}.{minor}" for major, minor in sorted(capabilities))

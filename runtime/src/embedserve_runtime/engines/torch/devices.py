@@ -12,21 +12,21 @@ from embedserve_runtime.errors import ConfigError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def find_devices(asked: int | Literal["auto"]) -> list[torch.device]:
+def find_devices(requested: int | Literal["auto"]) -> list[torch.device]:
     """Return the devices of this machine to run on, by the rules of `choose_devices`."""
-    return choose_devices(asked, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return choose_devices(requested, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
-def choose_devices(asked: int | Literal["auto"], gpus: int) -> list[torch.device]:
-    """Return the devices to run on. asked: how many; `auto` takes every GPU, or the CPU where there is none.
+def choose_devices(requested: int | Literal["auto"], gpus: int) -> list[torch.device]:
+    """Return the devices to run on. requested: how many; `auto` takes every GPU, or the CPU where there is none.
 
     Raises ConfigError when more are asked for than there are."""
-    if asked != "auto" and asked > max(gpus, 1):
+    if requested != "auto" and requested > max(gpus, 1):
         raise ConfigError(
-            f"engine.devices: {asked} are asked for, torch sees {gpus} CUDA devices; "
+            f"engine.devices: {requested} are asked for, torch sees {gpus} CUDA devices; "
             "give the pod as many, or set it to auto"
         )
-    count = gpus if asked == "auto" else min(asked, gpus)
+    count = gpus if requested == "auto" else min(requested, gpus)
     return [torch.device("cuda", number) for number in range(count)] or [torch.device("cpu")]
 
 

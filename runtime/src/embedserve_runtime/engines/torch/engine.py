@@ -134,8 +134,12 @@ class TorchEngine:
     ) -> TorchEngine:
         """Open the engine with the precision and the attention of the settings. calibration: as in `ForwardOptions`."""
         kernel = None if settings.attention == "auto" else KernelKind(settings.attention)
-        asked = settings.precision
-        precision = EightBit(asked) if asked in tuple(EightBit) else resolve_dtype(asked, device)
+        precision_name = settings.precision
+        precision = (
+            EightBit(precision_name)
+            if precision_name in tuple(EightBit)
+            else resolve_dtype(precision_name, device)
+        )
         return cls(encoder, weights, device, precision, ForwardOptions(kernel, calibration))
 
     @property
@@ -211,8 +215,8 @@ class TorchEngine:
         # The next one is the last.
         waiting = [batch]
         while waiting:
-            part, *others = self.budget.split(waiting.pop())
-            waiting.extend(reversed(others))
+            part, *rest = self.budget.split(waiting.pop())
+            waiting.extend(reversed(rest))
             try:
                 results.append(self._run_and_take(part, take, forward_output))
                 continue
@@ -294,7 +298,7 @@ def check_eight_bit(
 
 
 def choose_kernel(
-    encoder: Encoder, device: torch.device, dtype: torch.dtype, asked: KernelKind | None = None
+    encoder: Encoder, device: torch.device, dtype: torch.dtype, requested: KernelKind | None = None
 ) -> KernelKind:
     """Choose the implementation of attention, once for all layers. Raises UnsupportedArchitecture where the one asked
     for cannot."""
@@ -305,9 +309,9 @@ def choose_kernel(
         KernelKind.VARLEN: next((reason for reason in varlen if reason is not None), None),
         KernelKind.GROUPED: None,
     }
-    if asked is not None and reasons[asked] is not None:
-        raise UnsupportedArchitecture(f"attention {asked} cannot run this encoder: {reasons[asked]}")
-    kind = asked or next(kind for kind, reason in reasons.items() if reason is None)
-    others = "; ".join(f"{kind}: {reason}" for kind, reason in reasons.items() if reason is not None)
-    logger.info("attention: %s%s", kind, f" ({others})" if others else "")
+    if requested is not None and reasons[requested] is not None:
+        raise UnsupportedArchitecture(f"attention {requested} cannot run this encoder: {reasons[requested]}")
+    kind = requested or next(kind for kind, reason in reasons.items() if reason is None)
+    rejected = "; ".join(f"{kind}: {reason}" for kind, reason in reasons.items() if reason is not None)
+    logger.info("attention: %s%s", kind, f" ({rejected})" if rejected else "")
     return kind

@@ -295,7 +295,7 @@ class Graphs:
         max_tokens: of a sequence. min_second_lane_tokens, max_second_lane_tokens: tokens of the graphs that are in the
         second lane as well.
         """
-        among = sorted(capacities, key=lambda one: one.tokens)
+        among = sorted(capacities, key=lambda capacity: capacity.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         # What torch holds for nobody would count as the graphs' own.
         torch.cuda.empty_cache()
@@ -306,7 +306,9 @@ class Graphs:
         _fill(partial(first.capture, model), first, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
         of_second = [
-            one for one in self.capacities if min_second_lane_tokens <= one.tokens <= max_second_lane_tokens
+            capacity
+            for capacity in self.capacities
+            if min_second_lane_tokens <= capacity.tokens <= max_second_lane_tokens
         ]
         _fill(partial(second.capture, model), second, of_second, max_bytes)
         torch.cuda.empty_cache()

@@ -83,12 +83,12 @@ class DeviceLayer:
 
     def __call__(self, values: Tensor) -> Tensor:
         """(rows, in) to (rows, out)."""
-        made = ACTIVATIONS[self.activation](functional.linear(values, self.weight, self.bias))
+        result = ACTIVATIONS[self.activation](functional.linear(values, self.weight, self.bias))
         if self.norm is not None:
-            made = self.norm(made)
+            result = self.norm(result)
         if not self.adds_input:
-            return made
-        return made + (values if self.residual is None else functional.linear(values, self.residual))
+            return result
+        return result + (values if self.residual is None else functional.linear(values, self.residual))
 
 
 class PooledHead:

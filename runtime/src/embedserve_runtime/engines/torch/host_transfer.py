@@ -50,14 +50,14 @@ class HostTransfer:
             host.copy_(values.float(), non_blocking=True)
             completed.record()
             return cls(host, completed)
-        made = values.to(torch.float32, copy=True)
+        converted = values.to(torch.float32, copy=True)
         stream = _copy_stream(values.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            host.copy_(made, non_blocking=True)
+            host.copy_(converted, non_blocking=True)
             completed.record()
         # Its memory is used again only when the copy is over.
-        made.record_stream(stream)
+        converted.record_stream(stream)
         return cls(host, completed)
 
     def wait(self) -> FloatArray:

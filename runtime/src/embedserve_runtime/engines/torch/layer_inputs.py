@@ -33,7 +33,7 @@ class PackedLayerInput:
         self._norm = parameters.load_norm(inputs.norm, f"{name}.norm")
         self._factor = parameters.load_tensor(f"{name}.factor")
 
-    def __call__(self, output: Tensor, given: Tensor) -> Tensor:
-        """output: of attention and MLP, (tokens, hidden). given: (tokens, width)."""
-        mixed = self._projection(self._activate(self._gate(output)) * given)
+    def __call__(self, output: Tensor, layer_input: Tensor) -> Tensor:
+        """output: of attention and MLP, (tokens, hidden). layer_input: (tokens, width)."""
+        mixed = self._projection(self._activate(self._gate(output)) * layer_input)
         return (output + self._norm(mixed)) * self._factor

@@ -12,12 +12,12 @@ from embedserve_runtime.model.architecture import Encoder
 log = logging.getLogger(__name__)
 
 
-def decide_flash_length(encoder: Encoder, parameters: Parameters, asked: KernelKind | None) -> int | None:
-    """Decide the length from which flash-attn runs; None for never. asked: `flash` takes it for every batch, `fused`
-    for none, None what is faster on the card."""
-    if asked is KernelKind.FLASH:
+def decide_flash_length(encoder: Encoder, parameters: Parameters, requested: KernelKind | None) -> int | None:
+    """Decide the length from which flash-attn runs; None for never. requested: `flash` takes it for every batch,
+    `fused` for none, None what is faster on the card."""
+    if requested is KernelKind.FLASH:
         return 1
-    if asked is not None or find_flash_obstacle(encoder, parameters.device, parameters.dtype) is not None:
+    if requested is not None or find_flash_obstacle(encoder, parameters.device, parameters.dtype) is not None:
         return None
     # Imported here: they need Triton.
     from embedserve_runtime.engines.torch.fused.attention import FusedAttention, PositionBias

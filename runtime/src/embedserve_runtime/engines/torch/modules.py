@@ -62,11 +62,13 @@ class PackedEncoder:
             None if number is None else rotary_tables[number] for number in self._turn_of_layer
         ]
         hidden = self._embeddings(tokens)
-        given = [None] * len(rotary_of_layer) if self._inputs is None else self._inputs(hidden)
-        for layer, rotary, observer, own in zip(self._layers, rotary_of_layer, observers, given, strict=True):
+        layer_inputs = [None] * len(rotary_of_layer) if self._inputs is None else self._inputs(hidden)
+        for layer, rotary, observer, layer_input in zip(
+            self._layers, rotary_of_layer, observers, layer_inputs, strict=True
+        ):
             hidden = layer(hidden, tokens, rotary, observer)
-            if layer.input is not None and own is not None:
-                hidden = layer.input(hidden, own)
+            if layer.input is not None and layer_input is not None:
+                hidden = layer.input(hidden, layer_input)
         normed = _normalize(hidden, self._final_norm)
         return normed if self._output is None else self._output(normed)
 

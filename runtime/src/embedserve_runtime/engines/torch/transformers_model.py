@@ -50,7 +50,7 @@ class TransformersModel:
                 name.endswith("ForSequenceClassification") for name in config.architectures or []
             )
             kind = transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
-            model, told = kind.from_pretrained(
+            model, loading_info = kind.from_pretrained(
                 folder,
                 trust_remote_code=False,
                 local_files_only=True,
@@ -61,7 +61,7 @@ class TransformersModel:
         except (ValueError, KeyError, ImportError, OSError) as error:
             raise UnsupportedArchitecture(f"transformers does not load {folder}: {error}") from error
         # Hidden states do not come from the pooler, which not every checkpoint has.
-        missing = sorted(name for name in told["missing_keys"] if classifies or "pooler" not in name)
+        missing = sorted(name for name in loading_info["missing_keys"] if classifies or "pooler" not in name)
         if missing:
             raise ModelInvalid(
                 f"the checkpoint lacks {len(missing)} tensors of {type(model).__name__}: {', '.join(missing[:5])}"
@@ -72,8 +72,8 @@ class TransformersModel:
         """Run one text without padding and return hidden states (tokens, size), or logits (1, labels)."""
         feeds = self._build_feeds(torch.tensor(ids.astype(np.int64))[None])
         with torch.inference_mode():
-            made = self._model(**feeds)[self.output]
-        rows: FloatArray = (made if self.output == LOGITS else made[0]).numpy()
+            output = self._model(**feeds)[self.output]
+        rows: FloatArray = (output if self.output == LOGITS else output[0]).numpy()
         return rows
 
     def export(self, file: Path) -> None:
@@ -107,8 +107,8 @@ class TransformersModel:
             ) from error
 
     def _build_feeds(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> Mapping[str, torch.Tensor]:
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids) if mask is None else mask}
-        return {name: given.get(name, torch.zeros_like(ids)) for name in self._inputs}
+        feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids) if mask is None else mask}
+        return {name: feeds.get(name, torch.zeros_like(ids)) for name in self._inputs}
 
 
 class _Positional(torch.nn.Module):

@@ -114,16 +114,16 @@ def check_layer_types(path: Path, layer_types: list[str], layers: int) -> list[s
 
 def refuse(path: Path, fields: Iterable[tuple[str, object, object]]) -> None:
     """Raise UnsupportedArchitecture for the first (field, value, only value that is supported) that differs."""
-    for field, value, wanted in fields:
-        if value != wanted:
+    for field, value, supported in fields:
+        if value != supported:
             raise unsupported_error(path, field, value)
 
 
 def merge_sources(*sources: Sources) -> Sources:
     """Merge maps of parameters: where several name one parameter, its sources are tried in their order."""
     joined: Sources = {}
-    for one in sources:
-        for ours, theirs in one.items():
+    for sources_of in sources:
+        for ours, theirs in sources_of.items():
             joined[ours] = joined.get(ours, ()) + theirs
     return joined
 
@@ -141,7 +141,9 @@ def map_query_key_value(fused: str, *attentions: str) -> Sources:
             for part, name in enumerate(names)
         ),
         *(
-            map_linear(f"layers.{{layer}}.attention.{name}", *(f"{one}.{name[0]}_proj" for one in attentions))
+            map_linear(
+                f"layers.{{layer}}.attention.{name}", *(f"{prefix}.{name[0]}_proj" for prefix in attentions)
+            )
             for name in names
         ),
     )

@@ -150,11 +150,11 @@ def _describe_attention(path: Path, config: DebertaConfig, plain: Attention, the
 
 
 def _read_terms(path: Path, config: DebertaConfig) -> frozenset[str]:
-    given = config.pos_att_type
-    names = given.lower().split("|") if isinstance(given, str) else given or []
+    setting = config.pos_att_type
+    names = setting.lower().split("|") if isinstance(setting, str) else setting or []
     terms = frozenset(name.strip() for name in names if name.strip())
     if not terms <= {"c2p", "p2c"}:
-        raise unsupported_error(path, "pos_att_type", given)
+        raise unsupported_error(path, "pos_att_type", setting)
     return terms
 
 

@@ -145,7 +145,7 @@ def describe_encoder(
         hidden_size=config.hidden_size,
         max_tokens=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=None),
-        layers=tuple(Layer(one, mlp, NormPlacement.PRE, rms) for one in attentions),
+        layers=tuple(Layer(attention, mlp, NormPlacement.PRE, rms) for attention in attentions),
         final_norm=rms,
         parameter_names=NAMES,
     )

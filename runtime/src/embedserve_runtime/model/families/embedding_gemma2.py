@@ -78,11 +78,11 @@ class EmbeddingGemma2Config(LayerTypesConfig):
 
     def list_layer_types(self, path: Path) -> list[str]:
         """The type of each layer; the last one is always global. Raises UnsupportedArchitecture."""
-        given = self.layer_types or [
+        types = self.layer_types or [
             FULL if (number + 1) % self.sliding_window_pattern == 0 else SLIDING
             for number in range(self.num_hidden_layers)
         ]
-        return [*check_layer_types(path, given, self.num_hidden_layers)[:-1], FULL]
+        return [*check_layer_types(path, types, self.num_hidden_layers)[:-1], FULL]
 
     def find_layer(self, number: int, kind: str) -> tuple[int, int]:
         """Size of a layer's heads, and how many keys and values it has."""

@@ -81,9 +81,9 @@ def _map_adapted(sources: Sources) -> Sources:
         ours: (
             *theirs,
             *(
-                replace(one, tensor=one.tensor.removesuffix(WEIGHT) + ORIGINAL)
-                for one in theirs
-                if one.tensor.endswith(WEIGHT)
+                replace(source, tensor=source.tensor.removesuffix(WEIGHT) + ORIGINAL)
+                for source in theirs
+                if source.tensor.endswith(WEIGHT)
             ),
         )
         for ours, theirs in sources.items()
@@ -155,8 +155,8 @@ def describe_flash(file: ModelFile) -> Encoder:
                 max_tokens=config.max_position_embeddings - offset,
                 embeddings=replace(encoder.embeddings, positions=positions),
             )
-        case other:
-            raise unsupported_error(path, "position_embedding_type", other)
+        case kind:
+            raise unsupported_error(path, "position_embedding_type", kind)
 
 
 def _describe_encoder(path: Path, config: JinaV3Config | FlashConfig, attention: Attention) -> Encoder:

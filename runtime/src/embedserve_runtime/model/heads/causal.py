@@ -24,11 +24,11 @@ USUAL_ANSWERS = ("yes", "no")
 
 
 def describe_causal_head(
-    source: HeadSource, layout: ModelLayout, template: PromptTemplate | None, known: Reranker | None
+    source: HeadSource, layout: ModelLayout, template: PromptTemplate | None, reranker: Reranker | None
 ) -> ClassifierHead:
     """Describe the head of a causal model.
 
-    template: how it asks, None where nothing says it; known: the reranker that it is by its name. Raises
+    template: how it asks, None where nothing says it; reranker: the one that it is by its name. Raises
     UnsupportedArchitecture or ModelInvalid.
     """
     module = layout.modules.logit_score
@@ -39,8 +39,8 @@ def describe_causal_head(
             f"{source.path}: final_logit_softcapping = {source.config.final_logit_softcapping} is not supported for a "
             "reranker"
         )
-    divisor = 1.0 if module is not None or known is None else known.divisor
-    rows = _find_rows(source, known) if module is None else _list_rows(module)
+    divisor = 1.0 if module is not None or reranker is None else reranker.divisor
+    rows = _find_rows(source, reranker) if module is None else _list_rows(module)
     return ClassifierHead(
         Pooling.LAST,
         (_describe_rows(source, rows, divisor),),
@@ -64,20 +64,20 @@ def _describe_lack(source: HeadSource, module: LogitScoreConfig | None) -> str:
 
 
 def _list_rows(module: LogitScoreConfig) -> tuple[int, ...]:
-    other = module.false_token_id
-    return (module.true_token_id,) if other is None else (module.true_token_id, other)
+    false_id = module.false_token_id
+    return (module.true_token_id,) if false_id is None else (module.true_token_id, false_id)
 
 
-def _find_rows(source: HeadSource, known: Reranker | None) -> tuple[int, ...]:
+def _find_rows(source: HeadSource, reranker: Reranker | None) -> tuple[int, ...]:
     """Return the ids of the answers. Raises ModelInvalid where one is no token."""
     ids = read_token_ids(source.files)
-    answers = USUAL_ANSWERS if known is None else (known.yes, known.no)
-    wanted = [answer for answer in answers if answer is not None]
-    if missing := [token for token in wanted if token not in ids]:
+    answers = USUAL_ANSWERS if reranker is None else (reranker.yes, reranker.no)
+    tokens = [answer for answer in answers if answer is not None]
+    if missing := [token for token in tokens if token not in ids]:
         raise ModelInvalid(
             f"{source.files.path / TOKENIZER_FILE}: lacks the token {' and '.join(missing)}, which the score is made of"
         )
-    return tuple(ids[token] for token in wanted)
+    return tuple(ids[token] for token in tokens)
 
 
 def _describe_rows(source: HeadSource, rows: tuple[int, ...], divisor: float) -> HeadLayer:

@@ -67,10 +67,10 @@ def find_chat_template(files: ModelFiles) -> ChatTemplate | None:
     if own is not None:
         return ChatTemplate(own.path, own.as_text())
     config = files.parse_if_there(TOKENIZER_CONFIG_FILE, ChatTemplateConfig, ChatTemplateConfig())
-    found = config.chat_template
-    if isinstance(found, list):
-        found = next((one.template for one in found if one.name == "default"), None)
-    return None if found is None else ChatTemplate(files.path / TOKENIZER_CONFIG_FILE, found)
+    program = config.chat_template
+    if isinstance(program, list):
+        program = next((one.template for one in program if one.name == "default"), None)
+    return None if program is None else ChatTemplate(files.path / TOKENIZER_CONFIG_FILE, program)
 
 
 def read_prompt_template(
@@ -115,7 +115,7 @@ def _compile(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
     environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
-    given = {**read_special_tokens(files, [*UNUSED_TOKENS, "mask_token"]), **variables}
+    context = {**read_special_tokens(files, [*UNUSED_TOKENS, "mask_token"]), **variables}
 
     def render(texts: Mapping[str, str]) -> str:
         messages = [
@@ -131,7 +131,7 @@ def _compile(
         try:
             # Each of jinja2's errors is a TemplateError; operations on what is not there raise Python's own.
             return environment.from_string(template.program).render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=False, **given
+                messages=messages, tools=None, documents=None, add_generation_prompt=False, **context
             )
         except (TemplateError, TypeError, ValueError, KeyError, ArithmeticError) as error:
             raise UnsupportedArchitecture(
@@ -195,6 +195,6 @@ def _split_at_special_tokens(files: ModelFiles, text: str) -> tuple[str, ...]:
     pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
     placeholder = text.index(f"{{{DOCUMENT}}}")
     start = max((match.end() for match in pattern.finditer(text, 0, placeholder)), default=0)
-    found = pattern.search(text, placeholder)
-    stop = len(text) if found is None else found.start()
+    following = pattern.search(text, placeholder)
+    stop = len(text) if following is None else following.start()
     return tuple(part for part in (text[:start], text[start:stop], text[stop:]) if part)

@@ -207,5 +207,5 @@ def choose_score_function(source: HeadSource, labels: int, cross_encoder: str | 
             return ScoreFunction.SIGMOID
         case "regression":
             return ScoreFunction.IDENTITY
-        case other:
-            raise unsupported_error(source.path, "problem_type", other)
+        case problem_type:
+            raise unsupported_error(source.path, "problem_type", problem_type)

@@ -187,11 +187,11 @@ def _describe_expansion(
 ) -> QueryExpansion | None:
     for file in (own, pylate):
         if "query_expansion" in file.model_fields_set:
-            given = file.query_expansion
-            if given is None:
+            settings = file.query_expansion
+            if settings is None:
                 return None
-            token = _find_expansion_token(encoder_files, given.token, ids)
-            return QueryExpansion(given.length, given.strategy == "fixed", given.attend, token)
+            token = _find_expansion_token(encoder_files, settings.token, ids)
+            return QueryExpansion(settings.length, settings.strategy == "fixed", settings.attend, token)
     if not pylate.is_written or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
@@ -201,18 +201,18 @@ def _describe_expansion(
     return QueryExpansion(pylate.query_length or QUERY_LENGTH, fixed=True, attend=bool(attend), token=token)
 
 
-def _find_expansion_token(encoder_files: ModelFiles, asked: str | None, ids: Mapping[str, int]) -> int:
+def _find_expansion_token(encoder_files: ModelFiles, token: str | None, ids: Mapping[str, int]) -> int:
     """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
-    if asked is None:
+    if token is None:
         named = read_special_tokens(encoder_files, ("mask_token", "eos_token"))
         usual = (named.get("mask_token"), "[MASK]", "<mask>", named.get("eos_token"))
-        asked = next((token for token in usual if token in ids), None)
-    if asked is None or asked not in ids:
+        token = next((candidate for candidate in usual if candidate in ids), None)
+    if token is None or token not in ids:
         raise ModelInvalid(
-            f"{encoder_files.path / 'tokenizer.json'}: has no token {asked or 'for a mask'}, "
+            f"{encoder_files.path / 'tokenizer.json'}: has no token {token or 'for a mask'}, "
             "which queries are filled up with"
         )
-    return ids[asked]
+    return ids[token]
 
 
 def _check_expansion(folder: Path, encoder: Encoder, expansion: QueryExpansion | None) -> None:

@@ -20,7 +20,7 @@ from embedserve_runtime.model.vocabulary import read_special_tokens
 
 
 def find_pair_template(
-    source: HeadSource, layout: ModelLayout, known: Reranker | None
+    source: HeadSource, layout: ModelLayout, reranker: Reranker | None
 ) -> PromptTemplate | None:
     """Return the prompt that pairs are put into, None if there is none.
 
@@ -31,7 +31,7 @@ def find_pair_template(
     if layout.modules.written and module.message_format is None:
         return None
     if not layout.modules.written and (own is None or not own.names_pair):
-        return None if known is None else _write_beginning(source, known)
+        return None if reranker is None else _write_beginning(source, reranker)
     if own is None:
         raise UnsupportedArchitecture(
             f"{module.path}: modality_config.message asks for a chat template; add {TEMPLATE_FILE}"
@@ -51,14 +51,14 @@ def check_bare_pairs(source: HeadSource, layout: ModelLayout) -> None:
         )
 
 
-def _write_beginning(source: HeadSource, known: Reranker) -> PromptTemplate:
+def _write_beginning(source: HeadSource, reranker: Reranker) -> PromptTemplate:
     """Return the known prompt, after the tokenizer's first token if one is asked for. Raises ModelInvalid."""
-    if not known.begins:
-        return known.template
+    if not reranker.begins:
+        return reranker.template
     named = read_special_tokens(source.files, ("bos_token",))
     if "bos_token" not in named:
         raise ModelInvalid(
-            f"{source.files.path / TOKENIZER_CONFIG_FILE}: bos_token is missing, which prompts of {known.title} "
+            f"{source.files.path / TOKENIZER_CONFIG_FILE}: bos_token is missing, which prompts of {reranker.title} "
             "begin with"
         )
-    return replace(known.template, parts=(named["bos_token"], *known.template.parts))
+    return replace(reranker.template, parts=(named["bos_token"], *reranker.template.parts))

@@ -59,32 +59,32 @@ def read_head(
     Raises ModelError (naming file and head), or ConfigError when the folder is not for the task that is asked for.
     """
     source = HeadSource.read(files.enter_folder(layout.modules.transformer), encoder)
-    asked, names = settings.task, _list_names(files, source, settings)
+    task, names = settings.task, _list_names(files, source, settings)
     classes = source.config.architectures or []
     check_supported(source.path, [*names, *classes])
-    known = find_reranker([*names, *classes])
-    task = _detect_task(source, layout, known) if asked == "auto" else asked
-    if task == Task.SPARSE and "dense" in settings.outputs:
-        task = Task.EMBED
-    if task == Task.EMBED:
+    reranker = find_reranker([*names, *classes])
+    detected = _detect_task(source, layout, reranker) if task == "auto" else task
+    if detected == Task.SPARSE and "dense" in settings.outputs:
+        detected = Task.EMBED
+    if detected == Task.EMBED:
         check_pooling(files, source, layout, settings)
         if layout.modules.scores:
-            raise ConfigError(f"model.task: {asked} is not what {files.path} is for: its modules make scores")
+            raise ConfigError(f"model.task: {task} is not what {files.path} is for: its modules make scores")
         if layout.modules.token_dense:
             raise ConfigError(
-                f"model.task: {asked} needs a Pooling module, {files.path} is a multi-vector model"
+                f"model.task: {task} needs a Pooling module, {files.path} is a multi-vector model"
             )
         return Task.EMBED, None
-    if task == Task.MULTI_VECTOR:
+    if detected == Task.MULTI_VECTOR:
         return Task.MULTI_VECTOR, read_multi_vector_head(files, encoder, layout)
-    if task == Task.SPARSE:
+    if detected == Task.SPARSE:
         if bge_m3.is_bge_m3(files) or source.config.find_architecture(token_classifiers.SUFFIX):
             raise ConfigError(
                 f"model.task: sparse is for models that give sparse vectors alone, {files.path} gives them beside "
                 "dense ones; set it to auto"
             )
         return Task.SPARSE, _read_sparse_head(source, layout)
-    return _read_classifier(source, layout, asked, known)
+    return _read_classifier(source, layout, task, reranker)
 
 
 def read_graph_head(
@@ -95,18 +95,18 @@ def read_graph_head(
     encoder_files: the files of the encoder's folder. Raises ModelError or ConfigError.
     """
     source = HeadSource.read(encoder_files, encoder)
-    known = find_reranker(_list_names(encoder_files, source, settings))
+    reranker = find_reranker(_list_names(encoder_files, source, settings))
     labels, scores = classifiers.read_labels_and_scores(source, layout.activation)
     if len(labels) != width:
         raise ModelInvalid(f"{source.path} names {len(labels)} labels, the ONNX file gives {width} logits")
     head = ClassifierHead(Pooling.CLS, (), labels, scores)
-    return _choose_task(settings.task, len(labels)), _add_template(source, layout, head, known)
+    return _choose_task(settings.task, len(labels)), _add_template(source, layout, head, reranker)
 
 
-def _choose_task(asked: str, labels: int) -> Task:
-    if asked == Task.RERANK and labels != 1:
+def _choose_task(task: str, labels: int) -> Task:
+    if task == Task.RERANK and labels != 1:
         raise ConfigError(f"model.task: rerank needs a model with one label, this one has {labels}")
-    return Task.RERANK if labels == 1 and asked != Task.CLASSIFY else Task.CLASSIFY
+    return Task.RERANK if labels == 1 and task != Task.CLASSIFY else Task.CLASSIFY
 
 
 def read_token_heads(
@@ -134,21 +134,21 @@ def _read_token_weights(
 
     Raises UnsupportedArchitecture where a head cannot be served and nothing says that the encoder alone is meant.
     """
-    found = source.config.find_architecture(token_classifiers.SUFFIX)
-    if found is None:
+    architecture = source.config.find_architecture(token_classifiers.SUFFIX)
+    if architecture is None:
         return []
     labels = token_classifiers.count_labels(
         source.config, tensors.open_checkpoint(layout.modules.transformer)
     )
-    reason = token_classifiers.find_token_weights_obstacle(found, labels)
+    reason = token_classifiers.find_token_weights_obstacle(architecture, labels)
     if reason is None:
-        return [token_classifiers.token_classifier_head(source, found)]
+        return [token_classifiers.token_classifier_head(source, architecture)]
     if settings.task == "auto" and layout.modules.pooling is None:
         raise UnsupportedArchitecture(
-            f"{source.path}: the head of {found} is not supported: {reason}; set model.task to embed to serve its "
-            "encoder alone"
+            f"{source.path}: the head of {architecture} is not supported: {reason}; set model.task to embed to serve "
+            "its encoder alone"
         )
-    log.warning("the encoder is served without its head", extra={"head": found, "reason": reason})
+    log.warning("the encoder is served without its head", extra={"head": architecture, "reason": reason})
     return []
 
 
@@ -176,9 +176,9 @@ def override_prompts(
     return head
 
 
-def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None) -> str:
+def _detect_task(source: HeadSource, layout: ModelLayout, reranker: Reranker | None) -> str:
     """Return the task, "classify" also for rerankers of one label. What the modules say counts more than the name of
-    the checkpoint's class: many embedding models were saved from a model with a head. known: the reranker that the
+    the checkpoint's class: many embedding models were saved from a model with a head. reranker: the reranker that the
     model is by its name."""
     config = source.config
     if (by_modules := _find_task_of_modules(layout.modules)) is not None:
@@ -187,11 +187,12 @@ def _detect_task(source: HeadSource, layout: ModelLayout, known: Reranker | None
         return Task.CLASSIFY
     if late_interaction.is_stanford_colbert(config):
         return Task.MULTI_VECTOR
-    if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, known):
+    if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, reranker):
         return Task.RERANK
-    if found := next(filter(None, map(config.find_architecture, OTHER_HEADS)), None):
+    if architecture := next(filter(None, map(config.find_architecture, OTHER_HEADS)), None):
         raise UnsupportedArchitecture(
-            f"{source.path}: the head of {found} is not supported; set model.task to embed to serve its encoder alone"
+            f"{source.path}: the head of {architecture} is not supported; set model.task to embed to serve its "
+            "encoder alone"
         )
     return Task.EMBED
 
@@ -208,16 +209,16 @@ def _find_task_of_modules(modules: Modules) -> Task | None:
     return next((task for there, task in rows if there), None)
 
 
-def _says_how_it_ranks(source: HeadSource, known: Reranker | None) -> bool:
+def _says_how_it_ranks(source: HeadSource, reranker: Reranker | None) -> bool:
     """Return whether a language model is a reranker by its name or by its chat template."""
     template = find_chat_template(source.files)
-    return known is not None or (template is not None and template.names_pair)
+    return reranker is not None or (template is not None and template.names_pair)
 
 
 def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
-    found = source.config.find_architecture(masked_lm.SUFFIX)
+    architecture = source.config.find_architecture(masked_lm.SUFFIX)
     layers = masked_lm.describe_masked_lm_layers(
-        source, found or next(iter(source.config.architectures or []), "")
+        source, architecture or next(iter(source.config.architectures or []), "")
     )
     splade = layout.modules.splade
     if splade is None:
@@ -228,25 +229,25 @@ def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
 
 
 def _read_classifier(
-    source: HeadSource, layout: ModelLayout, asked: str, known: Reranker | None
+    source: HeadSource, layout: ModelLayout, task: str, reranker: Reranker | None
 ) -> tuple[Task, ClassifierHead]:
-    """known: the reranker that the model is by its name."""
+    """reranker: the one that the model is by its name."""
     architecture = source.config.find_architecture(classifiers.SUFFIX)
     causal_model = source.config.find_architecture(causal.SUFFIX)
     if layout.modules.scores:
         head = _describe_chain(source, layout)
     elif architecture is not None:
         head = describe_classifier_head(source, architecture, layout.activation)
-        head = _add_template(source, layout, head, known)
-    elif causal_model is not None and asked != Task.CLASSIFY:
-        template = find_pair_template(source, layout, known)
-        head = describe_causal_head(source, layout, template, known)
+        head = _add_template(source, layout, head, reranker)
+    elif causal_model is not None and task != Task.CLASSIFY:
+        template = find_pair_template(source, layout, reranker)
+        head = describe_causal_head(source, layout, template, reranker)
     else:
         named = ", ".join(source.config.architectures or []) or "no architecture"
         raise ConfigError(
-            f"model.task: {asked} needs a model for sequence classification, {source.path} has {named}"
+            f"model.task: {task} needs a model for sequence classification, {source.path} has {named}"
         )
-    return _choose_task(asked, len(head.labels)), head
+    return _choose_task(task, len(head.labels)), head
 
 
 def _describe_chain(source: HeadSource, layout: ModelLayout) -> ClassifierHead:
@@ -269,10 +270,10 @@ def _describe_chain(source: HeadSource, layout: ModelLayout) -> ClassifierHead:
 
 
 def _add_template(
-    source: HeadSource, layout: ModelLayout, head: ClassifierHead, known: Reranker | None
+    source: HeadSource, layout: ModelLayout, head: ClassifierHead, reranker: Reranker | None
 ) -> ClassifierHead:
     """Return the head with the written prompt that pairs are put into, if there is one."""
-    template = find_pair_template(source, layout, known)
+    template = find_pair_template(source, layout, reranker)
     if template is None and len(head.labels) == 1:
         check_bare_pairs(source, layout)
     return replace(head, template=template)

@@ -133,7 +133,10 @@ UNSUPPORTED = (
 def find_reranker(names: Iterable[str]) -> Reranker | None:
     """Return the reranker that the first of the names stands for which stands for one."""
     ends = [_cut_owner(name) for name in names]
-    return next((one for end in ends for one in RERANKERS if re.fullmatch(one.names + _MORE, end)), None)
+    return next(
+        (reranker for end in ends for reranker in RERANKERS if re.fullmatch(reranker.names + _MORE, end)),
+        None,
+    )
 
 
 def check_supported(path: Path, names: Iterable[str]) -> None:
@@ -149,7 +152,7 @@ def check_supported(path: Path, names: Iterable[str]) -> None:
 
 def list_titles() -> str:
     """List the names of the rerankers that are known, for messages."""
-    return ", ".join(one.title for one in RERANKERS)
+    return ", ".join(reranker.title for reranker in RERANKERS)
 
 
 def _cut_owner(name: str) -> str:

@@ -48,11 +48,11 @@ def read_head_tensors(
 
 def _read_difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.generic]:
     """Take one row of the stored weight, or the first less the second, by the divisor; float32, (1, in features)."""
-    found = _find_name(checkpoint, layer.weight)
-    rows = [checkpoint.read_row(found, row).astype(np.float32) for row in layer.rows]
+    name = _find_name(checkpoint, layer.weight)
+    rows = [checkpoint.read_row(name, row).astype(np.float32) for row in layer.rows]
     if rows[0].shape != (layer.in_features,):
         raise ModelInvalid(
-            f"tensor {found} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
+            f"tensor {name} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
             f"{[layer.in_features]}"
         )
     weight = rows[0] if len(rows) == 1 else rows[0] - rows[1]
@@ -65,17 +65,17 @@ def _divide(weight: NDArray[np.generic], divisor: float) -> NDArray[np.float32]:
 
 
 def _read_tensor(source: TensorReader, names: Sequence[str], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    found = _find_name(source, names)
-    tensor = source.read_tensor(found)
+    name = _find_name(source, names)
+    tensor = source.read_tensor(name)
     if tensor.shape != shape:
         raise ModelInvalid(
-            f"tensor {found} of the model's head has shape {list(tensor.shape)}, config.json asks for {list(shape)}"
+            f"tensor {name} of the model's head has shape {list(tensor.shape)}, config.json asks for {list(shape)}"
         )
     return tensor
 
 
 def _find_name(source: TensorReader, names: Sequence[str]) -> str:
-    found = next((name for name in names if name in source.names), None)
-    if found is None:
+    stored = next((name for name in names if name in source.names), None)
+    if stored is None:
         raise ModelInvalid(f"the model lacks a tensor of its head: {' or '.join(names)}, by config.json")
-    return found
+    return stored

@@ -86,19 +86,19 @@ class EightBitProduct:
             self._hopper = HopperProduct(weight, self._bias, kind=self._activation, gated=gated)
         self._multiprocessors = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
-    def __call__(self, given: QuantizedRows | Tensor) -> Tensor:
-        """(tokens, columns) in the dtype of the model. given: 8-bit values (tokens, depth) alone where rows have no
-        scales."""
-        values = given.values if isinstance(given, QuantizedRows) else given
+    def __call__(self, rows: QuantizedRows | Tensor) -> Tensor:
+        """Return (tokens, columns) in the dtype of the model. rows: 8-bit values (tokens, depth) alone where rows have
+        no scales."""
+        values = rows.values if isinstance(rows, QuantizedRows) else rows
         out = values.new_empty((len(values), self._columns), dtype=self._dtype)
-        self._run(given, out, None, None)
+        self._run(rows, out, None, None)
         return out
 
-    def add_to(self, given: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
+    def add_to(self, rows: QuantizedRows | Tensor, residual: Tensor | DeferredLayerNorm) -> Tensor:
         """Add the result to the residual, in the residual's memory."""
         assert self._residual_norm is (residual.norm if isinstance(residual, DeferredLayerNorm) else None)
         out = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
-        self._run(given, out, residual, None)
+        self._run(rows, out, residual, None)
         return out
 
     def shift(self, by: Tensor) -> None:
@@ -117,13 +117,13 @@ class EightBitProduct:
 
     def _run(
         self,
-        given: QuantizedRows | Tensor,
+        rows: QuantizedRows | Tensor,
         out: Tensor,
         residual: Tensor | DeferredLayerNorm | None,
         out_scales: Tensor | None,
     ) -> None:
-        values = given if isinstance(given, Tensor) else given.values
-        scales, lengths = (None, None) if isinstance(given, Tensor) else (given.scales, given.lengths)
+        values = rows if isinstance(rows, Tensor) else rows.values
+        scales, lengths = (None, None) if isinstance(rows, Tensor) else (rows.scales, rows.lengths)
         sides = EightBitSides(scales, self._scales, lengths, out_scales, self._bounds)
         if self._hopper is not None and len(values) > MAX_TOKENS_OF_SMALL_TILES:
             self._hopper(values, out, residual=residual, eight=sides)

@@ -49,13 +49,13 @@ class FlashTiming:
 def choose_flash_length(timings: Sequence[FlashTiming]) -> int | None:
     """The shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it is
     not at the longest, or where its values are not ours."""
-    if any(not one.cosine >= MIN_COSINE for one in timings):
+    if any(not timing.cosine >= MIN_COSINE for timing in timings):
         return None
     shortest = None
-    for one in sorted(timings, key=lambda one: one.length, reverse=True):
-        if one.flash > MAX_SHARE * one.ours:
+    for timing in sorted(timings, key=lambda timing: timing.length, reverse=True):
+        if timing.flash > MAX_SHARE * timing.ours:
             break
-        shortest = one.length
+        shortest = timing.length
     return shortest
 
 
@@ -108,11 +108,12 @@ def measure_flash_length(
         cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
         times = _measure_ms(ours, qkv, batch), _measure_ms(flash, qkv, bounded)
         timings.append(FlashTiming(length, *times, cosine))
-    found = choose_flash_length(timings)
+    shortest = choose_flash_length(timings)
     log.info(
-        "flash-attn-4 beside our attention", extra={"from": found, "timed": [str(one) for one in timings]}
+        "flash-attn-4 beside our attention",
+        extra={"from": shortest, "timed": [str(timing) for timing in timings]},
     )
-    return found
+    return shortest
 
 
 def _measure_ms(run: Attend, qkv: Tensor, batch: DeviceBatch) -> float:

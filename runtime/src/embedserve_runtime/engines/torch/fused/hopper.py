@@ -76,10 +76,10 @@ def find_hopper_device_obstacle(device: torch.device) -> str | None:
 def has_gluon() -> bool:
     """Whether Triton is there, and young enough."""
     try:
-        found = re.match(r"(\d+)\.(\d+)", version("triton"))
+        match = re.match(r"(\d+)\.(\d+)", version("triton"))
     except PackageNotFoundError:
         return False
-    return found is not None and (int(found[1]), int(found[2])) >= FIRST_TRITON
+    return match is not None and (int(match[1]), int(match[2])) >= FIRST_TRITON
 
 
 class HopperProduct:

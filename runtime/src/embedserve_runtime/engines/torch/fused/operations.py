@@ -94,7 +94,7 @@ class UnfinishedBranch:
 
 
 def add_and_normalize(
-    given: Tensor | UnfinishedBranch,
+    branch_input: Tensor | UnfinishedBranch,
     norm: Normalization | None,
     *,
     residual: Tensor | None = None,
@@ -103,11 +103,11 @@ def add_and_normalize(
 ) -> Tensor:
     """norm(residual + branch), (tokens, width).
 
-    given: the branch. norm: of the form of the branch's own, where both are. keep: where the sum before `norm` goes,
-    which may be an input; without `norm` it is the result. dtype: of the result, None for the branch's.
+    branch_input: the branch. norm: of the form of the branch's own, where both are. keep: where the sum before `norm`
+    goes, which may be an input; without `norm` it is the result. dtype: of the result, None for the branch's.
     """
-    bias, post = (None, None) if isinstance(given, Tensor) else (given.bias, given.post)
-    branch = given if isinstance(given, Tensor) else given.values
+    bias, post = (None, None) if isinstance(branch_input, Tensor) else (branch_input.bias, branch_input.post)
+    branch = branch_input if isinstance(branch_input, Tensor) else branch_input.values
     count, width = branch.shape
     if norm is None and keep is None:
         raise ValueError("neither a norm nor memory for the sum")

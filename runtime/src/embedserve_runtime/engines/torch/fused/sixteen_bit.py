@@ -98,11 +98,11 @@ def add_and_norm(
     residual: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None
 ) -> Tensor:
     """residual += post(branch), in place; gives norm(residual), or residual, in the dtype of the branch."""
-    given = branch if post is None else UnfinishedBranch(branch, post=post)
+    branch_input = branch if post is None else UnfinishedBranch(branch, post=post)
     if post is None or norm is None or post.form == norm.form:
-        result = add_and_normalize(given, norm, residual=residual, keep=residual)
+        result = add_and_normalize(branch_input, norm, residual=residual, keep=residual)
         return result.to(branch.dtype) if norm is None else result
-    add_and_normalize(given, None, residual=residual, keep=residual)
+    add_and_normalize(branch_input, None, residual=residual, keep=residual)
     return add_and_normalize(residual, norm, dtype=branch.dtype)
 
 

@@ -56,55 +56,55 @@ class NormLinear:
         bias = wide @ _shift(norm)
         return cls(linear, norm, wide @ norm.weight, bias if linear.bias is None else bias + linear.bias)
 
-    def __call__(self, given: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
-        """Return activation(linear(norm(x))), (tokens, columns). given: of this norm. kind: of the activation."""
-        out = given.values.new_empty((len(given), len(self.bias)))
-        _launch(given, self, out, kind=kind)
+    def __call__(self, rows: SkinnyDeferredNorm, kind: int = NO_ACTIVATION) -> Tensor:
+        """Return activation(linear(norm(x))), (tokens, columns). rows: of this norm. kind: of the activation."""
+        out = rows.values.new_empty((len(rows), len(self.bias)))
+        _launch(rows, self, out, kind=kind)
         return out
 
 
 def skinny_linear(
-    given: Tensor, linear: Linear, *, bias: bool = True, kind: int = NO_ACTIVATION, add: Tensor | None = None
+    rows: Tensor, linear: Linear, *, bias: bool = True, kind: int = NO_ACTIVATION, add: Tensor | None = None
 ) -> Tensor:
     """Return activation(x W^T + b) (+ add), (tokens, columns); `add` is overwritten and returned. bias: False leaves
     out b. kind: of the activation. For at most `MAX_SKINNY_TOKENS` tokens."""
-    out = given.new_empty((len(given), len(linear.weight))) if add is None else add
-    _launch(given, linear if bias else Linear(linear.weight, None), out, kind=kind, add=add)
+    out = rows.new_empty((len(rows), len(linear.weight))) if add is None else add
+    _launch(rows, linear if bias else Linear(linear.weight, None), out, kind=kind, add=add)
     return out
 
 
 def skinny_linear_add_norm(
-    given: Tensor, linear: Linear, residual: Tensor | SkinnyDeferredNorm, norm: Normalization
+    rows: Tensor, linear: Linear, residual: Tensor | SkinnyDeferredNorm, norm: Normalization
 ) -> SkinnyDeferredNorm:
     """Return norm(x W^T + b + residual), whose norm is left to the products that read it."""
-    count, columns = len(given), len(linear.weight)
+    count, columns = len(rows), len(linear.weight)
     tiles = triton.cdiv(columns, skinny_kernels.SUM_COLUMNS.value)
-    moments = given.new_empty((2, tiles, _choose_tile_height(count)), dtype=torch.float32)
-    sums = SkinnyDeferredNorm(given.new_empty((count, columns)), moments, norm)
-    _launch(given, linear, sums, add=residual)
+    moments = rows.new_empty((2, tiles, _choose_tile_height(count)), dtype=torch.float32)
+    sums = SkinnyDeferredNorm(rows.new_empty((count, columns)), moments, norm)
+    _launch(rows, linear, sums, add=residual)
     return sums
 
 
 def _launch(
-    given: Tensor | SkinnyDeferredNorm,
+    rows: Tensor | SkinnyDeferredNorm,
     linear: Linear | NormLinear,
     out: Tensor | SkinnyDeferredNorm,
     *,
     kind: int = NO_ACTIVATION,
     add: Tensor | SkinnyDeferredNorm | None = None,
 ) -> None:
-    """Write activation(linear(given)) + add into `out`, with the moments of its rows where its norm is deferred."""
+    """Write activation(linear(rows)) + add into `out`, with the moments of its rows where its norm is deferred."""
     of_norm = linear if isinstance(linear, NormLinear) else None
     weight = linear.linear.weight if isinstance(linear, NormLinear) else linear.weight
     bias, moments = linear.bias, out.moments if isinstance(out, SkinnyDeferredNorm) else None
-    (columns, depth), count = weight.shape, len(given)
+    (columns, depth), count = weight.shape, len(rows)
     height, width = _choose_tile_height(count), int(skinny_kernels.SUM_COLUMNS.value)
     block = width if moments is not None or columns < 2048 else 2 * width
     kernel: Callable[..., object] = skinny_kernels.skinny_product[(triton.cdiv(columns, block),)]
-    normed = given if isinstance(given, SkinnyDeferredNorm) else None
+    normed = rows if isinstance(rows, SkinnyDeferredNorm) else None
     added = add if isinstance(add, SkinnyDeferredNorm) else None
     kernel(
-        values=given if isinstance(given, Tensor) else given.values,
+        values=rows if isinstance(rows, Tensor) else rows.values,
         moments=None if normed is None else normed.moments,
         scale=None if of_norm is None else of_norm.norm.weight,
         of_scale=None if of_norm is None else of_norm.of_scale,

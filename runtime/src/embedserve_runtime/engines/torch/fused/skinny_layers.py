@@ -94,10 +94,10 @@ class SkinnyIO:
 
 def build_skinny_stack(tables: EmbeddingTables, loaded: Sequence[LayerParts16]) -> LayerStack[SkinnyHidden]:
     """Build the layers, at least one, all of which `can_run_skinny` accepts."""
-    before = [None, *(one.weights.norms.mlp for one in loaded)]
+    before = [None, *(parts.weights.norms.mlp for parts in loaded)]
     layers: list[SkinnyLayer] = [
-        FusedLayer(SkinnyProducts.build(one, norm), one.attention, DeferredNorms())
-        for one, norm in zip(loaded, before, strict=False)
+        FusedLayer(SkinnyProducts.build(parts, norm), parts.attention, DeferredNorms())
+        for parts, norm in zip(loaded, before, strict=False)
     ]
     io = SkinnyIO(tables)
     return LayerStack(io.embed, layers, io.finish)

@@ -102,7 +102,7 @@ def find_flash_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
 def can_flash_run(attention: Attention) -> bool:
     """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
     added = (attention.window, attention.distance_bias, attention.disentangled, attention.soft_cap)
-    return all(one is None for one in added) and attention.head_size in (64, 128)
+    return all(term is None for term in added) and attention.head_size in (64, 128)
 
 
 def can_run_skinny(layer: Layer) -> bool:

@@ -50,12 +50,12 @@ def pool_vocabulary(
     while token < end:
         stop = tl.load(ends + token)
         own = (token_indices >= token) & (token_indices < stop) & real
-        found = tl.where(own[:, None], logits, 0.0)
+        own_logits = tl.where(own[:, None], logits, 0.0)
         at = out + tl.load(sequence_of + token).to(tl.int64) * vocabulary + columns
         if LOGS == 0:
             # All values are at least 0, and such floats are ordered like their bits; NaN comes last.
-            largest = tl.max(found.to(tl.int32, bitcast=True), 0)
+            largest = tl.max(own_logits.to(tl.int32, bitcast=True), 0)
             tl.atomic_max(at.to(tl.pointer_type(tl.int32), bitcast=True), largest, mask=inside)
         else:
-            tl.atomic_add(at, tl.sum(found, 0), mask=inside)
+            tl.atomic_add(at, tl.sum(own_logits, 0), mask=inside)
         token = stop
