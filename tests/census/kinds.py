@@ -29,6 +29,15 @@ BUILDERS: Mapping[str, Callable[[Kind, Path], Built]] = {
     "several": build_several,
     "static": build_static,
 }
+# The Hub's names of tasks.
+PIPELINES: Mapping[str, str] = {
+    "dense": "sentence-similarity",
+    "rerank": "text-ranking",
+    "sparse": "feature-extraction",
+    "late-interaction": "sentence-similarity",
+    "several": "sentence-similarity",
+    "static": "sentence-similarity",
+}
 ENGINES = ("onnx", "torch")
 WITHOUT_FILE = "; it has no ONNX file to run instead"
 
@@ -53,8 +62,12 @@ class Verdict:
 
 
 def build_kind(kind: Kind, folder: Path) -> Built:
-    """Write the small folder of a kind."""
-    return BUILDERS[kind.task](kind, folder)
+    """Write the small folder of a kind, with the README.md that the Hub's pages have."""
+    built = BUILDERS[kind.task](kind, folder)
+    title = built.folder.name
+    metadata = f"library_name: transformers\npipeline_tag: {PIPELINES[kind.task]}\n"
+    (built.folder / "README.md").write_text(f"---\n{metadata}---\n\n# {title}\n")
+    return built
 
 
 def judge_kind(built: Built) -> Verdict:

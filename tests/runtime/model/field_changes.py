@@ -4,9 +4,10 @@ or the start is refused with the file or the key.
 
 from __future__ import annotations
 
-import json
+import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from embedserve_runtime.errors import ConfigError, ModelError
 from embedserve_runtime.model.files import FileModel, ModelFile
+from tests.runtime.model.file_formats import format_of
 from tests.runtime.model.mutations import Mutation, absent_fields, mutations_of
 
 MAX_DIFFERENCE = 1e-6
@@ -65,16 +67,28 @@ class ReadShapes:
         monkeypatch.setattr(ModelFile, "parse", note)
 
 
-def changes_of(paths: Sequence[Path], shapes: ReadShapes) -> Iterator[tuple[Path, Any, Mutation]]:
-    """Each change with the file that it is made in, and the file's content."""
-    for path in paths:
-        content = json.loads(path.read_text())
-        found = list(mutations_of(content))
+@dataclass(frozen=True)
+class Sample:
+    """The same changes at every run: at most per_file of each file. seed: says which."""
+
+    seed: str
+    per_file: int
+
+    def choose(self, file: Path, mutations: Sequence[Mutation]) -> Sequence[Mutation]:
+        if len(mutations) <= self.per_file:
+            return mutations
+        return random.Random(f"{self.seed} {file}").sample(mutations, self.per_file)
+
+
+def changes_of(path: Path, content: Any, shapes: ReadShapes) -> list[Mutation]:
+    """Each change of a file's content once."""
+    found = list(mutations_of(content))
+    if isinstance(content, dict):
         for shape in shapes.found.get(path, ()):
-            if isinstance(content, dict):
-                found += absent_fields(shape, content)
-        for mutation in {str(one): one for one in reversed(found)}.values():
-            yield path, content, mutation
+            found += absent_fields(shape, content)
+        for name, values in format_of(path).absent.items():
+            found += [Mutation((name,), value) for value in values if content.get(name) != value]
+    return list({str(one): one for one in reversed(found)}.values())
 
 
 def check_changes(
@@ -83,27 +97,54 @@ def check_changes(
     files_of: Callable[[Path], Sequence[Path]],
     monkeypatch: pytest.MonkeyPatch,
     task: str = "auto",
+    *,
+    sample: Sample | None = None,
 ) -> None:
-    """Fail with each change that gives other answers under one identity, or is refused without a file or key."""
+    """Fail with each change that gives other answers under one identity, or is refused without a file or key.
+
+    sample: which changes are made; None for all.
+    """
     shapes = ReadShapes(monkeypatch)
-    before = start(folder, task)
-    answers, files = before.answers(), {path.name for path in folder.rglob("*")}
-    changed, faults = folder.parent / "changed", []
-    for path, content, mutation in changes_of(files_of(folder), shapes):
-        file = path.relative_to(folder)
-        shutil.rmtree(changed, ignore_errors=True)
-        _link(folder, changed)
-        (changed / file).unlink()
-        (changed / file).write_text(json.dumps(mutation.apply(content)))
-        try:
-            after = start(changed, task)
-        except (ModelError, ConfigError) as refused:
-            if not any(word in refused.message for word in (*files, mutation.key)):
-                faults.append(f"{file}: {mutation}: refused without a file or key: {refused.message}")
-            continue
-        if after.space == before.space and not same(after.answers(), answers):
-            faults.append(f"{file}: {mutation}: one identity, other answers")
+    unchanged = Unchanged(folder, start, task)
+    faults = []
+    for path in files_of(folder):
+        file, content = path.relative_to(folder), format_of(path).parse(path.read_text())
+        mutations = changes_of(path, content, shapes)
+        for mutation in mutations if sample is None else sample.choose(file, mutations):
+            fault = unchanged.find_fault(file, format_of(path).dump(mutation.apply(content)), mutation.key)
+            if fault:
+                faults.append(f"{file}: {mutation}: {fault}")
     assert not faults, "\n".join(faults)
+
+
+class Unchanged:
+    """A folder as it was before a change, started."""
+
+    def __init__(self, folder: Path, start: Start, task: str) -> None:
+        self._folder, self._start, self._task = folder, start, task
+        self._changed = folder.parent / "changed" / folder.name
+        self._files = {path.name for path in folder.rglob("*")}
+        before = start(folder, task)
+        self._space, self._answers = before.space, before.answers()
+
+    def find_fault(self, file: Path, text: str, key: str) -> str:
+        """Start the folder with another text of a file. Returns what is wrong then, empty for nothing.
+
+        key: of the field that was changed.
+        """
+        shutil.rmtree(self._changed, ignore_errors=True)
+        _link(self._folder, self._changed)
+        (self._changed / file).unlink()
+        (self._changed / file).write_text(text)
+        try:
+            after = self._start(self._changed, self._task)
+        except (ModelError, ConfigError) as refused:
+            if any(word in refused.message for word in (*self._files, key)):
+                return ""
+            return f"refused without a file or key: {refused.message}"
+        if after.space == self._space and not same(after.answers(), self._answers):
+            return "one identity, other answers"
+        return ""
 
 
 def _link(folder: Path, target: Path) -> None:

@@ -38,6 +38,8 @@ WORDS = {
     "Isolated": "MergedWithNext",
     "NFC": "NFKD",
     "always": "never",
+    "text-ranking": "sentence-similarity",
+    "Qwen/Qwen3-Reranker-0.6B": "zeroentropy/zerank-2",
 }
 MAX_ITEMS = 12
 # A longer object is a vocabulary, whose entries are alike.
