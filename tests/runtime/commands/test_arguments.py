@@ -88,7 +88,7 @@ def test_the_whole_help_has_each_setting_with_its_variable_and_its_default(
 def test_the_help_shows_what_people_use_and_names_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 0
     written = capsys.readouterr().out
-    for flag in ("--precision", "--pooling", "--devices", "--prompt-name", "--port", "--log-format"):
+    for flag in ("--precision", "--pooling", "--device", "--prompt-name", "--port", "--log-format"):
         assert f"{flag} " in written
     assert "--max-pending-bytes" not in written
     assert "embedserve serve --help-all" in written

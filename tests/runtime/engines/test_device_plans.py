@@ -54,6 +54,15 @@ def test_an_engine_goes_on_each_device_that_is_asked_for(
     assert [str(device) for device in choose_devices(asked, gpus)] == want
 
 
+def test_the_kind_of_device_takes_gpus_or_leaves_them_alone() -> None:
+    assert [str(device) for device in choose_devices("auto", 2, "cuda")] == ["cuda:0", "cuda:1"]
+    assert [str(device) for device in choose_devices("auto", 2, "cpu")] == ["cpu"]
+    with pytest.raises(ConfigError, match=r"engine\.device: cuda is asked for, torch sees no CUDA device"):
+        choose_devices("auto", 0, "cuda")
+    with pytest.raises(ConfigError, match=r"engine\.devices: 2 are asked for, and engine\.device is cpu"):
+        choose_devices(2, 2, "cpu")
+
+
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_more_devices_than_there_are_stop_the_start(gpus: int) -> None:
     with pytest.raises(ConfigError, match=f"2 are asked for, torch sees {gpus} CUDA devices"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 from typing import Literal
@@ -14,9 +15,9 @@ import pytest
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.engines.torch.engine import TorchEngine
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.forward.batch import PackedBatch
-from embedserve_runtime.loading.engine_choice import choose_engine
+from embedserve_runtime.loading.engine_choice import check_graph, check_static, choose_engine
 from embedserve_runtime.loading.engines import open_engines
 from embedserve_runtime.model import families
 from embedserve_runtime.model.checkpoint import Checkpoint, Weights
@@ -40,6 +41,8 @@ ENCODER = encoder_of(LAYERS["causal"])
         pytest.param(EngineSettings(precision="fp8"), "torch", id="torch has 8 bit"),
         pytest.param(EngineSettings(attention="grouped"), "torch", id="torch has several attentions"),
         pytest.param(EngineSettings(devices=2), "torch", id="torch has several devices"),
+        pytest.param(EngineSettings(device="cuda"), "torch", id="torch has GPUs"),
+        pytest.param(EngineSettings(device="cpu"), "onnx", id="onnx is preferred on the CPU"),
     ],
 )
 def test_the_first_engine_that_can_is_chosen(settings: EngineSettings, want_kind: str) -> None:
@@ -61,6 +64,11 @@ def test_the_first_engine_that_can_is_chosen(settings: EngineSettings, want_kind
         ),
         pytest.param(
             EngineSettings(kind="torch"), "encoder: torch: torch is not installed", id="torch forced"
+        ),
+        pytest.param(
+            EngineSettings(kind="onnx", device="cuda"),
+            r"encoder: onnx: it runs on the CPU, and engine\.device asks for cuda$",
+            id="onnx on a GPU",
         ),
     ],
 )
@@ -118,3 +126,18 @@ def test_torch_is_not_imported_unless_it_is_needed(minilm: Path) -> None:
         "sys.exit('torch' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_gpu_that_is_not_there_stops_the_start(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    encoder = families.describe(read_folder(minilm))
+    weights = Weights(encoder, Checkpoint.open(minilm))
+    with pytest.raises(ConfigError, match=r"engine\.device: cuda is asked for, torch sees no CUDA device"):
+        open_engines(encoder, weights, EngineSettings(device="cuda"))
+
+
+@pytest.mark.parametrize("check", [check_static, check_graph])
+def test_what_torch_does_not_run_is_not_run_on_a_gpu(check: Callable[[EngineSettings], None]) -> None:
+    check(EngineSettings(device="cpu"))
+    with pytest.raises(UnsupportedArchitecture, match=r"engine\.device: cuda is for encoders on the torch"):
+        check(EngineSettings(device="cuda"))

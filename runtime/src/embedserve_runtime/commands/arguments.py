@@ -43,7 +43,7 @@ _MODEL: Final = _list_paths(
     "dimensions",
     "default_prompt",
 )
-_ENGINE: Final = _list_paths("engine", "kind", "precision", "devices", "threads")
+_ENGINE: Final = _list_paths("engine", "kind", "precision", "device", "devices", "threads")
 _BATCH: Final = _list_paths("batching", "max_batch_tokens")
 _LOGS: Final[tuple[SettingPath, ...]] = (("log_level",), ("log_format",))
 _SERVER: Final = _list_paths(

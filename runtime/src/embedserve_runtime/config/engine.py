@@ -37,6 +37,11 @@ class EngineSettings(SettingsGroup):
         "flash-attn-4 (extra `flash`) for every batch; with `auto` and `fused`'s encoder it takes long texts where a "
         "timing at start shows that it is faster.",
     )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="Where the model runs. `auto`: on the CPU with onnx, with torch on the GPUs that the process sees, "
+        "else on the CPU. cuda needs torch and a GPU; cpu leaves the GPUs alone.",
+    )
     devices: PositiveInt | Literal["auto"] = Field(
         default="auto",
         description="GPUs, each with an engine of its own behind one queue; `auto` takes all that the process sees.",

@@ -74,7 +74,7 @@ def _measure_parity(
     one_device = settings.model_copy(update={"devices": 1})
     hides = card.has_attention_mask
     engine = open_engines(card.encoder, weights, one_device, has_attention_mask=hides, eight_bit=setup)[0]
-    device = find_devices(1)[0]
+    device = find_devices(1, settings.device)[0]
     options = ForwardOptions(KernelKind.GROUPED, streamed=True)
     exact = TorchEngine(card.encoder, weights, device, resolve_dtype("auto", device), options)
     return measure_parity(

@@ -35,6 +35,10 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
             f"it has one attention, and engine.attention asks for {settings.attention}",
         ),
         (
+            settings.device != "cuda",
+            f"it runs on the CPU, and engine.device asks for {settings.device}",
+        ),
+        (
             settings.devices in {"auto", 1},
             f"it runs on the CPU, and engine.devices asks for {settings.devices}",
         ),
@@ -77,8 +81,13 @@ def check_graph(settings: EngineSettings) -> None:
 
 def _check_is_alone(settings: EngineSettings, what: str) -> None:
     """Raise UnsupportedArchitecture for settings that are for encoders on torch only."""
-    for name, value in (("attention", settings.attention), ("devices", settings.devices)):
-        if value not in ("auto", 1):
+    of_torch = (
+        ("attention", settings.attention, {"auto"}),
+        ("device", settings.device, {"auto", "cpu"}),
+        ("devices", settings.devices, {"auto", 1}),
+    )
+    for name, value, others in of_torch:
+        if value not in others:
             raise UnsupportedArchitecture(
                 f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
             )

@@ -61,7 +61,7 @@ def open_engines(
 
     limit_threads(threads)
     calibration = None if eight_bit is None else eight_bit.find_calibration(encoder)
-    devices = find_devices(settings.devices)
+    devices = find_devices(settings.devices, settings.device)
     with track_work("reading weights", weights.size * len(devices), "parameters") as advance:
         observed = weights.with_observer(advance)
         engines = [TorchEngine.open(encoder, observed, device, settings, calibration) for device in devices]

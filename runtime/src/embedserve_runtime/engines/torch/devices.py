@@ -12,15 +12,32 @@ from embedserve_runtime.errors import ConfigError
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def find_devices(requested: int | Literal["auto"]) -> list[torch.device]:
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+
+def find_devices(requested: int | Literal["auto"], kind: DeviceKind) -> list[torch.device]:
     """Return the devices of this machine to run on, by the rules of `choose_devices`."""
-    return choose_devices(requested, torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return choose_devices(requested, torch.cuda.device_count() if torch.cuda.is_available() else 0, kind)
 
 
-def choose_devices(requested: int | Literal["auto"], gpus: int) -> list[torch.device]:
-    """Return the devices to run on. requested: how many; `auto` takes every GPU, or the CPU where there is none.
+def choose_devices(
+    requested: int | Literal["auto"], gpus: int, kind: DeviceKind = "auto"
+) -> list[torch.device]:
+    """Return the devices to run on.
 
-    Raises ConfigError when more are asked for than there are."""
+    requested: how many; `auto` takes every GPU, or the CPU where there is none. gpus: how many there are. kind: `cpu`
+    takes none of them, `cuda` nothing else. Raises ConfigError when there are not as many as asked for.
+    """
+    if kind == "cuda" and not gpus:
+        raise ConfigError(
+            "engine.device: cuda is asked for, torch sees no CUDA device; give the process one, or set it to auto"
+        )
+    if kind == "cpu":
+        if requested not in ("auto", 1):
+            raise ConfigError(
+                f"engine.devices: {requested} are asked for, and engine.device is cpu; set one of them to auto"
+            )
+        return [torch.device("cpu")]
     if requested != "auto" and requested > max(gpus, 1):
         raise ConfigError(
             f"engine.devices: {requested} are asked for, torch sees {gpus} CUDA devices; "
