@@ -92,7 +92,7 @@ from safetensors.numpy import save_file
 from embedserve_runtime.forward.cosines import compute_cosines
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.engines.torch.device_batch import copy_to_device
-from embedserve_runtime.engines.torch.fused import eight_bit_layers
+from embedserve_runtime.engines.torch.fused import eight_bit_stack
 from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 from embedserve_runtime.engines.torch.fused.support import EightBit
 from embedserve_runtime.engines.torch.parameters import Parameters
@@ -103,7 +103,7 @@ from tests.runtime.engines.test_forms import LAYERS, VOCABULARY, encoder_of, ran
 form, kind, minor = sys.argv[1:]
 torch.cuda.get_device_capability = lambda *_: (8, int(minor))
 torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=2)
-eight_bit_layers.SAMPLE_LENGTH, eight_bit_layers.SAMPLE_TOKENS = 16, 64
+eight_bit_stack.SAMPLE_LENGTH, eight_bit_stack.SAMPLE_TOKENS = 16, 64
 source = np.random.default_rng(1)
 batch = PackedBatch.pack([source.integers(0, VOCABULARY, n).astype(np.int32) for n in (9, 1, 16, 2)])
 plain = encoder_of(LAYERS[form])

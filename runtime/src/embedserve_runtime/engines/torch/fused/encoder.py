@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
-from embedserve_runtime.engines.torch.fused.eight_bit_layers import build_eight_bit_stack
+from embedserve_runtime.engines.torch.fused.eight_bit_stack import build_eight_bit_stack
 from embedserve_runtime.engines.torch.fused.self_attention import SharedTables
 from embedserve_runtime.engines.torch.fused.sixteen_bit import (
     LayerParts16,

@@ -1,14 +1,16 @@
 """Runs one transformer layer, whatever its number types and wherever its norms are.
 
-The layer says what follows what; a `LayerProducts` says how its four products are computed (16 bit, 8 bit, few tokens),
-a `ResidualNorms` what becomes of a branch: its residual and norms.
+The steps of a layer and their order are the same for all: `FusedLayer` has them. What differs are two strategies. A
+`LayerProducts` computes the matrix products (16 bit, 8 bit, few tokens), a `ResidualNorms` adds the residuals and
+computes the norms (before the branches, after them, deferred).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -17,14 +19,10 @@ from embedserve_runtime.engines.torch.fused.self_attention import FusedSelfAtten
 
 Rows = TypeVar("Rows")
 Residual = TypeVar("Residual")
+# The `HiddenStates` of a number type: what the layers of a stack hand to each other.
 Hidden = TypeVar("Hidden")
-Hidden_contra = TypeVar("Hidden_contra", contravariant=True)
-Inner = TypeVar("Inner")
+# The result of attention or MLP that is added to the residual; with few tokens the sum, whose norm is deferred.
 Branch = TypeVar("Branch")
-Branch_co = TypeVar("Branch_co", covariant=True)
-Branch_contra = TypeVar("Branch_contra", contravariant=True)
-After = TypeVar("After")
-After_co = TypeVar("After_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,48 +36,56 @@ class HiddenStates(Generic[Rows, Residual]):
     residual: Residual
 
 
-class LayerProducts(Protocol[Hidden_contra, Inner, Branch_co]):
-    """Computes the four products of a layer. A product that ends a branch may add the residual in the same kernel, into
-    the residual's memory."""
+class LayerProducts(ABC, Generic[Hidden, Branch]):
+    """Computes the products of a layer. A product that ends a branch may add the residual in the same kernel, into the
+    residual's memory."""
 
-    def project_qkv(self, hidden: Hidden_contra) -> Tensor:
+    @abstractmethod
+    def project_qkv(self, hidden: Hidden) -> Tensor:
         """Return queries, keys and values, side by side."""
-        ...
 
-    def project_output(self, attended: Tensor, hidden: Hidden_contra) -> Branch_co: ...
+    @abstractmethod
+    def project_output(self, attended: Tensor, hidden: Hidden) -> Branch:
+        """Return the output product of attention's result. hidden: what attention was computed from."""
 
-    def project_inner(self, hidden: Hidden_contra) -> Inner:
-        """Return activation(up) or activation(gate) * up."""
-        ...
-
-    def project_down(self, inner: Inner, hidden: Hidden_contra) -> Branch_co: ...
+    @abstractmethod
+    def compute_mlp(self, hidden: Hidden) -> Branch:
+        """Return down(activation(up)) or down(activation(gate) * up)."""
 
 
-class ResidualNorms(Protocol[Branch_contra, Hidden, After_co]):
+class ResidualNorms(ABC, Generic[Hidden, Branch]):
     """Adds the residuals of a layer and computes its norms, after each branch.
 
     hidden: what the branch was computed from.
     """
 
-    def normalize_after_attention(self, branch: Branch_contra, hidden: Hidden) -> Hidden: ...
+    @abstractmethod
+    def normalize_after_attention(self, branch: Branch, hidden: Hidden) -> Hidden:
+        """Return the hidden states that the MLP reads."""
 
-    def normalize_after_mlp(self, branch: Branch_contra, hidden: Hidden) -> After_co: ...
+    @abstractmethod
+    def normalize_after_mlp(self, branch: Branch, hidden: Hidden) -> Hidden:
+        """Return the hidden states that the next layer reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FusedLayer(Generic[Hidden, Inner, Branch, After]):
+class FusedLayer(Generic[Hidden, Branch]):
     """x = norm(x + attention(x)), then norm(x + mlp(x)); or with the norms before the branches."""
 
-    products: LayerProducts[Hidden, Inner, Branch]
+    products: LayerProducts[Hidden, Branch]
     attention: FusedSelfAttention
-    norms: ResidualNorms[Branch, Hidden, After]
+    norms: ResidualNorms[Hidden, Branch]
 
-    def __call__(self, hidden: Hidden, batch: DeviceBatch) -> After:
+    def __call__(self, hidden: Hidden, batch: DeviceBatch) -> Hidden:
         """Compute the layer's result; the memory of `hidden` may be overwritten."""
+        branch, hidden = self.run_branches(hidden, batch)
+        return self.norms.normalize_after_mlp(branch, hidden)
+
+    def run_branches(self, hidden: Hidden, batch: DeviceBatch) -> tuple[Branch, Hidden]:
+        """Compute all but the sum and norm at the end: return the MLP's branch, and what it was computed from."""
         branch = self.products.project_output(self.attend(hidden, batch), hidden)
         hidden = self.norms.normalize_after_attention(branch, hidden)
-        branch = self.products.project_down(self.products.project_inner(hidden), hidden)
-        return self.norms.normalize_after_mlp(branch, hidden)
+        return self.products.compute_mlp(hidden), hidden
 
     def attend(self, hidden: Hidden, batch: DeviceBatch) -> Tensor:
         """Return the result of attention, (tokens, heads * head size), before the output product."""

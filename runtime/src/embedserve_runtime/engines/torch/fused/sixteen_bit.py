@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
-from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.layer import (
+    FusedLayer,
+    HiddenStates,
+    LayerProducts,
+    LayerStack,
+    ResidualNorms,
+)
 from embedserve_runtime.engines.torch.fused.operations import (
     ActivatedProduct,
     UnfinishedBranch,
@@ -24,13 +30,15 @@ from embedserve_runtime.engines.torch.tables import EmbeddingTables, LayerNorms
 from embedserve_runtime.model.architecture import Layer
 
 Hidden16 = HiddenStates[Tensor, Tensor]
-Layer16 = FusedLayer[Hidden16, Tensor, Tensor, Hidden16]
+Layer16 = FusedLayer[Hidden16, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SixteenBitProducts:
-    """Products in the dtype of the model. adds_residual: the down product adds the residual, and leaves its own bias to
-    the norm after it."""
+class SixteenBitProducts(LayerProducts[Hidden16, Tensor]):
+    """Products in the dtype of the model.
+
+    adds_residual: whether the down product adds the residual, and leaves its own bias to the norm after it.
+    """
 
     weights: LayerWeights
     up: ActivatedProduct
@@ -42,11 +50,8 @@ class SixteenBitProducts:
     def project_output(self, attended: Tensor, hidden: Hidden16) -> Tensor:
         return self.weights.output(attended)
 
-    def project_inner(self, hidden: Hidden16) -> Tensor:
-        return self.up(hidden.rows)
-
-    def project_down(self, inner: Tensor, hidden: Hidden16) -> Tensor:
-        down = self.weights.down
+    def compute_mlp(self, hidden: Hidden16) -> Tensor:
+        inner, down = self.up(hidden.rows), self.weights.down
         if not self.adds_residual:
             return down(inner)
         if len(inner) <= MAX_SKINNY_TOKENS:
@@ -55,7 +60,7 @@ class SixteenBitProducts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PostNorms:
+class PostNorms(ResidualNorms[Hidden16, Tensor]):
     """Norms after the branches. Behind each norm the sum starts anew, so that 16 bit are enough for the residual."""
 
     norms: LayerNorms
@@ -77,7 +82,7 @@ class PostNorms:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PreNorms:
+class PreNorms(ResidualNorms[Hidden16, Tensor]):
     """Norms before the branches, or around them. The residual is float32: nothing norms it, so its sum grows over all
     layers, and in 16 bit each step would lose digits of all earlier ones. following: the norm that the next layer
     begins with, or the final one."""
@@ -163,11 +168,11 @@ def build_post_norm_stack(
 ) -> LayerStack[Hidden16]:
     layers: list[Layer16] = [
         FusedLayer(
-            SixteenBitProducts(one.weights, one.up, adds_residual=True),
-            one.attention,
-            PostNorms(one.weights.norms, one.weights.down),
+            SixteenBitProducts(parts.weights, parts.up, adds_residual=True),
+            parts.attention,
+            PostNorms(parts.weights.norms, parts.weights.down),
         )
-        for one in loaded
+        for parts in loaded
     ]
     io = PostNormEmbeddings(tables, final_norm)
     return LayerStack(io.embed, layers, io.finish)
@@ -177,14 +182,14 @@ def build_pre_norm_stack(
     tables: EmbeddingTables, loaded: Sequence[LayerParts16], final_norm: Normalization | None
 ) -> LayerStack[Hidden16]:
     """Build the layers, each of which ends with the norm that the next one begins with."""
-    first, *following = [*(one.weights.norms.attention for one in loaded), final_norm]
+    first, *following = [*(parts.weights.norms.attention for parts in loaded), final_norm]
     layers: list[Layer16] = [
         FusedLayer(
-            SixteenBitProducts(one.weights, one.up, adds_residual=False),
-            one.attention,
-            PreNorms(one.weights.norms, norm),
+            SixteenBitProducts(parts.weights, parts.up, adds_residual=False),
+            parts.attention,
+            PreNorms(parts.weights.norms, norm),
         )
-        for one, norm in zip(loaded, following, strict=True)
+        for parts, norm in zip(loaded, following, strict=True)
     ]
     io = PreNormEmbeddings(tables, first)
     return LayerStack(io.embed, layers, io.finish)

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embedserve_runtime.engines.torch.device_batch import DeviceBatch
-from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.layer import (
+    FusedLayer,
+    HiddenStates,
+    LayerProducts,
+    LayerStack,
+    ResidualNorms,
+)
 from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
 from embedserve_runtime.engines.torch.fused.sixteen_bit import LayerParts16
 from embedserve_runtime.engines.torch.fused.skinny_gemm import (
@@ -23,17 +29,19 @@ from embedserve_runtime.engines.torch.tables import EmbeddingTables
 # The first layer gets a tensor, the embeddings; all others the result of a norm.
 SkinnyRows = Tensor | SkinnyDeferredNorm
 SkinnyHidden = HiddenStates[SkinnyRows, SkinnyRows]
-SkinnyLayer = FusedLayer[SkinnyHidden, Tensor, SkinnyDeferredNorm, SkinnyHidden]
+SkinnyLayer = FusedLayer[SkinnyHidden, SkinnyDeferredNorm]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SkinnyProducts:
-    """Products that norm what they read, and end with the residual and the moments of the sums. normed_joint: queries,
-    keys and values of the norm before, None in the first layer. kind: of the activation."""
+class SkinnyProducts(LayerProducts[SkinnyHidden, SkinnyDeferredNorm]):
+    """Products that norm what they read, and end with the residual and the moments of the sums.
+
+    normed_qkv: queries, keys and values of the norm before, None in the first layer. kind: of the activation.
+    """
 
     weights: LayerWeights
     attention_norm: Normalization
-    normed_joint: NormLinear | None
+    normed_qkv: NormLinear | None
     normed_up: NormLinear
     kind: int
 
@@ -53,21 +61,19 @@ class SkinnyProducts:
     def project_qkv(self, hidden: SkinnyHidden) -> Tensor:
         if isinstance(hidden.rows, Tensor):
             return self.weights.qkv_proj(hidden.rows)
-        assert self.normed_joint is not None  # it is not the first layer
-        return self.normed_joint(hidden.rows)
+        assert self.normed_qkv is not None  # it is not the first layer
+        return self.normed_qkv(hidden.rows)
 
     def project_output(self, attended: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
         return skinny_linear_add_norm(attended, self.weights.output, hidden.residual, self.attention_norm)
 
-    def project_inner(self, hidden: SkinnyHidden) -> Tensor:
+    def compute_mlp(self, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
         assert isinstance(hidden.rows, SkinnyDeferredNorm)  # attention came before
-        return self.normed_up(hidden.rows, self.kind)
-
-    def project_down(self, inner: Tensor, hidden: SkinnyHidden) -> SkinnyDeferredNorm:
+        inner = self.normed_up(hidden.rows, self.kind)
         return skinny_linear_add_norm(inner, self.weights.down, hidden.residual, self.weights.norms.mlp)
 
 
-class DeferredNorms:
+class DeferredNorms(ResidualNorms[SkinnyHidden, SkinnyDeferredNorm]):
     """Norms that are left to whoever reads their result."""
 
     def normalize_after_attention(self, branch: SkinnyDeferredNorm, _: SkinnyHidden) -> SkinnyHidden:

@@ -1,0 +1,195 @@
+"""Builds a whole encoder in 8 bit: embeddings, layers, the last layer with its result in 16 bit; and calibrates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embedserve_runtime.engines.torch.activation_ranges import LayerRanges, observe_ranges
+from embedserve_runtime.engines.torch.device_batch import DeviceBatch, copy_to_device
+from embedserve_runtime.engines.torch.fused.eight_bit_layers import EightBitPreNorms, Hidden8, Layer8
+from embedserve_runtime.engines.torch.fused.eight_bit_parts import LayerInput, LayerParts8, ValueCentering
+from embedserve_runtime.engines.torch.fused.eight_bit_rows import QuantizedRows, normalize_to_eight_bit
+from embedserve_runtime.engines.torch.fused.layer import FusedLayer, HiddenStates, LayerStack
+from embedserve_runtime.engines.torch.fused.operations import add_and_normalize, embed_batch
+from embedserve_runtime.engines.torch.fused.self_attention import SharedTables
+from embedserve_runtime.engines.torch.fused.smoothing import SmoothedNorm
+from embedserve_runtime.engines.torch.fused.support import EightBit
+from embedserve_runtime.engines.torch.parameters import Normalization
+from embedserve_runtime.engines.torch.tables import EmbeddingTables
+from embedserve_runtime.forward.batch import PackedBatch
+from embedserve_runtime.model.architecture import Encoder, NormPlacement
+
+# Of the batch that shows the means of values: a length that attention usually sees.
+SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
+
+Embed8 = Callable[[DeviceBatch], Hidden8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PostNormEmbeddings:
+    """Embeddings whose norm, if they have one, is deferred."""
+
+    tables: EmbeddingTables
+    norm: SmoothedNorm | None
+    kind: EightBit
+
+    def __call__(self, batch: DeviceBatch) -> Hidden8:
+        sums = embed_batch(self.tables, batch, self.tables.word_embeddings.dtype)
+        if self.norm is None:
+            return HiddenStates(QuantizedRows.quantize(sums, self.kind), sums)
+        return HiddenStates(*normalize_to_eight_bit(sums, self.norm, self.kind))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreNormEmbeddings:
+    """Embeddings in float32, and what the norm of the first layer makes of them."""
+
+    tables: EmbeddingTables
+    norm: SmoothedNorm | None
+    kind: EightBit
+
+    def __call__(self, batch: DeviceBatch) -> Hidden8:
+        hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
+        rows = (
+            hidden
+            if norm is None
+            else add_and_normalize(hidden, norm.rows, dtype=self.tables.word_embeddings.dtype)
+        )
+        return HiddenStates(QuantizedRows.quantize(rows, self.kind), hidden)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastLayer:
+    """The last layer, whose result is not in 8 bit, and the final norm.
+
+    post_norm: the norm after the MLP; None where norms come before the branches. dtype: of the result.
+    """
+
+    layer: Layer8
+    post_norm: Normalization | None
+    final_norm: Normalization | None
+    dtype: torch.dtype
+
+    def __call__(self, hidden: Hidden8, batch: DeviceBatch) -> Tensor:
+        branch, hidden = self.layer.run_branches(hidden, batch)
+        last = self._end_layer(branch, hidden)
+        return (
+            last.to(self.dtype)
+            if self.final_norm is None
+            else add_and_normalize(last, self.final_norm, dtype=self.dtype)
+        )
+
+    def _end_layer(self, branch: Tensor, hidden: Hidden8) -> Tensor:
+        if self.post_norm is not None:  # its product has added the residual
+            return add_and_normalize(branch, self.post_norm)
+        residual = hidden.residual
+        assert isinstance(residual, Tensor)  # no norm is deferred
+        return add_and_normalize(branch, None, residual=residual, keep=residual)
+
+
+def build_eight_bit_stack(
+    encoder: Encoder,
+    shared: SharedTables,
+    tables: EmbeddingTables,
+    kind: EightBit,
+    texts: PackedBatch | None,
+) -> LayerStack[Hidden8]:
+    """Build the encoder. texts: show the ranges of activations and the means of values; without them nothing is
+    smoothed, and the means are those of random tokens."""
+    parameters = shared.parameters
+    is_post_norm = has_post_norms(encoder)
+    parts = load_parts(encoder, shared, tables.norm, kind, texts)
+    embed, layers = (build_post_norm_layers if is_post_norm else build_pre_norm_layers)(tables, parts, kind)
+    batch = copy_to_device(sample_tokens(encoder) if texts is None else texts, parameters.device)
+    calibrate(embed, layers, [each.centering for each in parts], batch)
+    last = LastLayer(
+        layers[-1],
+        post_norm=parts[-1].norms.mlp if is_post_norm else None,
+        final_norm=parameters.load_optional_norm(encoder.final_norm, "final_norm"),
+        dtype=tables.word_embeddings.dtype,
+    )
+    return LayerStack(embed, layers[:-1], last)
+
+
+def load_parts(
+    encoder: Encoder,
+    shared: SharedTables,
+    norm: Normalization | None,
+    kind: EightBit,
+    texts: PackedBatch | None,
+) -> list[LayerParts8]:
+    """Load the parts of all layers. norm: of the embeddings. texts: show the ranges of activations."""
+    ranges: Sequence[LayerRanges | None] = [None] * len(encoder.layers)
+    if texts is not None:
+        ranges = observe_ranges(encoder, shared.parameters, texts)
+    is_post_norm = has_post_norms(encoder)
+    parts: list[LayerParts8] = []
+    for number, (layer, layer_ranges) in enumerate(zip(encoder.layers, ranges, strict=True)):
+        layer_input = LayerInput(norm, layer_ranges)
+        parts.append(LayerParts8.load(layer, shared, f"layers.{number}", kind, layer_input))
+        norm = parts[-1].norms.mlp if is_post_norm else None
+    return parts
+
+
+def has_post_norms(encoder: Encoder) -> bool:
+    """Tell whether all layers have their norms after the branches."""
+    return all(layer.placement is NormPlacement.POST for layer in encoder.layers)
+
+
+def build_post_norm_layers(
+    tables: EmbeddingTables, parts: Sequence[LayerParts8], kind: EightBit
+) -> tuple[Embed8, list[Layer8]]:
+    """Build the embeddings and layers, whose norms give the rows that the layer after them reads."""
+    embed = PostNormEmbeddings(replace(tables, norm=None), parts[0].before_attention, kind)
+    layers: list[Layer8] = [
+        FusedLayer(each.products, each.attention, each.build_post_norms(kind, following))
+        for each, following in zip(parts, [*parts[1:], None], strict=True)
+    ]
+    return embed, layers
+
+
+def build_pre_norm_layers(
+    tables: EmbeddingTables, parts: Sequence[LayerParts8], kind: EightBit
+) -> tuple[Embed8, list[Layer8]]:
+    """Build the embeddings and layers, each of which ends with the norm that the next one begins with."""
+    first, last = parts[0], parts[-1]
+    layers: list[Layer8] = []
+    for each, following in pairwise(parts):
+        norm = following.before_attention
+        assert norm is not None  # `find_eight_bit_obstacle` names the others
+        layers.append(
+            FusedLayer(each.products, each.attention, EightBitPreNorms(each.before_mlp, norm, kind))
+        )
+    layers.append(FusedLayer(last.products, last.attention, EightBitPreNorms(last.before_mlp, None, kind)))
+    embed = PreNormEmbeddings(tables, None if first.norms.attention is None else first.before_attention, kind)
+    return embed, layers
+
+
+def calibrate(
+    embed: Embed8,
+    layers: Sequence[Layer8],
+    centerings: Sequence[ValueCentering | None],
+    batch: DeviceBatch,
+) -> None:
+    """Take the means of the values of a batch out of every layer, one after another: each sees what the layers before
+    it, which have none any more, give it."""
+    hidden = embed(batch)
+    for layer, centering in zip(layers, centerings, strict=True):
+        if centering is not None:
+            centering.calibrate(layer.attend(hidden, batch))
+        if layer is not layers[-1]:
+            hidden = layer(hidden, batch)
+
+
+def sample_tokens(encoder: Encoder) -> PackedBatch:
+    """Make a batch of random tokens."""
+    length = min(SAMPLE_LENGTH, encoder.max_tokens)
+    shape = SAMPLE_TOKENS // length, length
+    ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
+    return PackedBatch.pack([*ids])
