@@ -14,8 +14,13 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from embedserve_runtime.model.files import FileModel, ModelFile, ModelFiles
-from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
+from embedserve_runtime.model.files import ModelFile, ModelFiles
+from embedserve_runtime.model.hf_files.tokenizers import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    DecoderToken,
+    TokenizerConfig,
+)
 from embedserve_runtime.model.vocabulary import (
     UNUSED_TOKENS,
     parse_tokenizer,
@@ -24,27 +29,6 @@ from embedserve_runtime.model.vocabulary import (
 )
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-
-
-class _Token(FileModel):
-    """normalized: by default what `special` is not."""
-
-    content: str
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool | None = None
-    special: bool = False
-
-
-class _Named(FileModel):
-    content: str
-
-
-class _ConfigFile(FileModel):
-    added_tokens_decoder: dict[int, _Token] | None = None
-    additional_special_tokens: list[str | _Named] | dict[str, str | _Named] | None = None
-    extra_special_tokens: list[str | _Named] | dict[str, str | _Named] | None = None
 
 
 def find_added_tokens(
@@ -57,16 +41,16 @@ def find_added_tokens(
 
     Raises ModelInvalid.
     """
-    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, _ConfigFile, _ConfigFile())
+    config = files.parse_if_there(TOKENIZER_CONFIG_FILE, TokenizerConfig, TokenizerConfig())
     table = config.added_tokens_decoder
     if not table:
         return None
     named = _list_special_tokens(files, config)
-    known = {token.get("content"): token for token in content.get("added_tokens") or []}
+    own = {token.get("content"): token for token in content.get("added_tokens") or []}
     differing = []
     for _, token in sorted(table.items()):
-        flags = _flags_of(token, is_named=token.content in named)
-        if token.content and flags != _known_flags(known.get(token.content)):
+        flags = _resolve_flags(token, is_named=token.content in named)
+        if token.content and flags != _read_flags(own.get(token.content)):
             differing.append((token.content, flags))
     if not differing:
         return None
@@ -81,7 +65,7 @@ def find_added_tokens(
     ]
 
 
-def _list_special_tokens(files: ModelFiles, config: _ConfigFile) -> frozenset[str]:
+def _list_special_tokens(files: ModelFiles, config: TokenizerConfig) -> frozenset[str]:
     """List the tokens that the tokenizer's files name as special ones."""
     lists: Sequence[Any] = (config.additional_special_tokens, config.extra_special_tokens)
     more = [
@@ -90,10 +74,12 @@ def _list_special_tokens(files: ModelFiles, config: _ConfigFile) -> frozenset[st
         for token in (tokens.values() if isinstance(tokens, Mapping) else tokens or [])
     ]
     names = read_special_tokens(files, [*UNUSED_TOKENS, "mask_token"])
-    return frozenset([*names.values(), *(one if isinstance(one, str) else one.content for one in more)])
+    return frozenset(
+        [*names.values(), *(token if isinstance(token, str) else token.content for token in more)]
+    )
 
 
-def _flags_of(token: _Token, *, is_named: bool) -> Mapping[str, bool]:
+def _resolve_flags(token: DecoderToken, *, is_named: bool) -> Mapping[str, bool]:
     normalized = not token.special if token.normalized is None else token.normalized
     return {
         "single_word": token.single_word,
@@ -104,7 +90,7 @@ def _flags_of(token: _Token, *, is_named: bool) -> Mapping[str, bool]:
     }
 
 
-def _known_flags(token: Mapping[str, object] | None) -> Mapping[str, object] | None:
+def _read_flags(token: Mapping[str, object] | None) -> Mapping[str, object] | None:
     return None if token is None else {name: token.get(name, False) for name in FLAGS}
 
 

@@ -69,8 +69,31 @@ class TokenizerJson(FileModel):
     truncation: Truncation | None = None
 
 
+class SpecialToken(FileModel):
+    """A special token that is written as an object."""
+
+    content: str
+
+
+class DecoderToken(FileModel):
+    """An entry of `added_tokens_decoder` in tokenizer_config.json. normalized: by default what `special` is not."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
+    special: bool = False
+
+
+SpecialTokens = list[str | SpecialToken] | dict[str, str | SpecialToken]
+
+
 class TokenizerConfig(FileModel):
-    """The keys of tokenizer_config.json that decide how any model's texts are read."""
+    """The keys of tokenizer_config.json that decide how any model's texts are read.
+
+    added_tokens_decoder: by token id. additional_special_tokens, extra_special_tokens: the old and the new name.
+    """
 
     tokenizer_class: str | None = None
     auto_map: object = None
@@ -81,6 +104,9 @@ class TokenizerConfig(FileModel):
     add_eos_token: bool | None = None
     add_prefix_space: bool | None = None
     split_special_tokens: bool = False
+    added_tokens_decoder: dict[int, DecoderToken] | None = None
+    additional_special_tokens: SpecialTokens | None = None
+    extra_special_tokens: SpecialTokens | None = None
 
 
 class PaddingConfig(FileModel):
@@ -108,12 +134,6 @@ class ChatTemplateConfig(FileModel):
     """The key of tokenizer_config.json that models with a chat template need."""
 
     chat_template: str | list[NamedChatTemplate] | None = None
-
-
-class SpecialToken(FileModel):
-    """A special token that is written as an object."""
-
-    content: str
 
 
 class SpecialTokensMap(FileModel):
