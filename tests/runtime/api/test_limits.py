@@ -16,7 +16,7 @@ from embedserve_runtime.api.clients import ClientIdentifier
 from embedserve_runtime.api.memory import MIN_REQUEST_BYTES, RequestMemory
 from embedserve_runtime.api.middleware import disconnect
 from embedserve_runtime.api.middleware.disconnect import WATCH_SECONDS, RequestWatcher
-from embedserve_runtime.api.routers.platforms import MAX_CONCURRENT_INSTANCES
+from embedserve_runtime.api.routers.sagemaker_vertex import MAX_CONCURRENT_INSTANCES
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service.readiness import Phase

@@ -25,8 +25,8 @@ from embedserve_runtime.api.routers import (
     management,
     native,
     openai,
-    platforms,
     ranking,
+    sagemaker_vertex,
     score,
     tei,
 )
@@ -40,7 +40,7 @@ _SERVING = (
     ranking.router,
     native.router,
     score.router,
-    platforms.router,
+    sagemaker_vertex.router,
     health.health_router,
 )
 _NO_TELEMETRY = {"tracing": False, "metrics": False, "logs": False}

@@ -138,7 +138,7 @@ def _check_routes(value: object) -> object:
     return value
 
 
-class _Mapping(BaseModel):
+class _StrictModel(BaseModel):
     """A mapping with known fields only. Errors do not name other fields: one of them may be a key."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -154,7 +154,7 @@ class _Mapping(BaseModel):
         return value
 
 
-class _Entry(_Mapping):
+class _Entry(_StrictModel):
     name: Annotated[str, BeforeValidator(_check_name)]
     key: HeaderSecret
     routes: (
@@ -166,7 +166,7 @@ class _Entry(_Mapping):
     tokens_per_minute: _Rate | None = None
 
 
-class _Document(_Mapping):
+class _Document(_StrictModel):
     keys: Annotated[tuple[_Entry, ...], BeforeValidator(_check_keys)]
 
 

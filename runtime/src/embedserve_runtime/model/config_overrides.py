@@ -35,9 +35,9 @@ def resolve_pipeline(
     Raises ModelInvalid or ConfigError.
     """
     modules = layout.modules
-    takes_first = first_token and not modules.written
+    takes_first = first_token and not modules.has_modules_file
     if modules.pooling is None and settings.pooling == "auto":
-        _check_unwritten_pooling(modules)
+        _check_lacking_pooling(modules)
     usual = (Pooling.CLS,) if takes_first else (Pooling.MEAN,)
     normalize = modules.normalize or takes_first
     poolings = modules.pooling or usual if settings.pooling == "auto" else (Pooling(settings.pooling),)
@@ -60,7 +60,7 @@ def resolve_pipeline(
     )
 
 
-def _check_unwritten_pooling(modules: Modules) -> None:
+def _check_lacking_pooling(modules: Modules) -> None:
     """Raise ConfigError where the modules say how something else is pooled."""
     if modules.splade is not None:
         raise ConfigError(

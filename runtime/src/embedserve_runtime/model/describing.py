@@ -51,6 +51,7 @@ from embedserve_runtime.model.heads.description import (
 )
 from embedserve_runtime.model.heads.late_interaction import add_markers
 from embedserve_runtime.model.heads.own_pooling import add_own_pooling
+from embedserve_runtime.model.heads.pooling_checks import lacks_pooling
 from embedserve_runtime.model.heads.reading import (
     override_prompts,
     pools_first_token,
@@ -58,7 +59,6 @@ from embedserve_runtime.model.heads.reading import (
     read_head,
     read_token_heads,
 )
-from embedserve_runtime.model.heads.unwritten_pooling import is_unwritten
 from embedserve_runtime.model.hf_files.sentence_transformers import ModuleEntry
 from embedserve_runtime.model.hf_files.tokenizers import TOKENIZER_FILE
 from embedserve_runtime.model.identity import digest_tokenizer
@@ -179,7 +179,7 @@ def _describe_encoder(source: CardSource, layout: ModelLayout) -> ModelCard:
         card,
         task=task,
         head=override_prompts(head, card.prompts, card.default_prompt),
-        guesses_pooling=head is None and not first_token and is_unwritten(layout, settings),
+        guesses_pooling=head is None and not first_token and lacks_pooling(layout, settings),
         token_heads=token_heads,
         pair_types=_has_pair_types(encoder, layout),
     )
@@ -271,7 +271,7 @@ def _describe_graph(
     if graph.rows is None:
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
-        guesses_pooling = not first_token and is_unwritten(layout, settings)
+        guesses_pooling = not first_token and lacks_pooling(layout, settings)
     elif graph.rows_are == "dense":
         pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:

@@ -27,7 +27,7 @@ def choose_dense_output(
     the vectors does not tell which layers they include. Raises UnsupportedArchitecture.
     """
     widths = _list_widths(config, modules)
-    if graph.is_width_declared and not modules.written:
+    if graph.is_width_declared and not modules.has_modules_file:
         return graph, ()
     ends = [
         step

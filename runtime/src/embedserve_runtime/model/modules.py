@@ -89,7 +89,7 @@ ORDERS = (
 class Modules:
     """The modules of modules.json, in the order in which they run.
 
-    written: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
+    has_modules_file: whether there is a modules.json. transformer: folder of the encoder inside the model folder.
     pooling: None when no module says it.
     dense, normalize: on vectors of texts. token_dense, token_normalize: on vectors of tokens.
     static: folder of the module that is a table of token vectors.
@@ -98,7 +98,7 @@ class Modules:
         module that makes one vector of several.
     """
 
-    written: bool = False
+    has_modules_file: bool = False
     transformer: str = ""
     pooling: tuple[Pooling, ...] | None = None
     include_prompt: bool = True
@@ -198,7 +198,7 @@ def read_modules(files: ModelFiles, entries: Sequence[ModuleEntry], model_type: 
     dense = [read_dense(files, entry, model_type) for entry in entries if entry.kind == "Dense"]
     normalized = [_read_normalized(files, entry) for entry in entries if entry.kind == "Normalize"]
     modules = Modules(
-        written=bool(entries),
+        has_modules_file=bool(entries),
         transformer=_find_first(folder_of, TRANSFORMERS) or "",
         dense=tuple(layer for target, layer in dense if target == TEXTS),
         normalize=TEXTS in normalized,

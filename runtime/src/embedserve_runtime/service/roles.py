@@ -54,8 +54,8 @@ def resolve_prompt(card: ModelCard, query: EmbedQuery) -> str:
     if card.query is not None and name in {QUERY, DOCUMENT} - set(card.prompts):
         return ""  # the name of a role that the model has without a prompt for it
     if name not in card.prompts:
-        known = ", ".join(f'"{known}"' for known in card.prompts)
-        raise UnknownPrompt(f"prompt name {name[:MAX_QUOTED]!r} does not exist. Available prompts: [{known}]")
+        names = ", ".join(f'"{prompt}"' for prompt in card.prompts)
+        raise UnknownPrompt(f"prompt name {name[:MAX_QUOTED]!r} does not exist. Available prompts: [{names}]")
     _check_texts_only(query)
     return card.prompts[name]
 

@@ -69,13 +69,13 @@ class DirectResults:
     """Results that are being copied to the host, all of them taken when the first is read."""
 
     graph: DirectGraph
-    _taken: list[FloatArray] | None = None
+    _arrays: list[FloatArray] | None = None
 
     def wait_for(self, number: int) -> FloatArray:
         """Wait for the results and return one of them."""
-        if self._taken is None:
-            self._taken = self.graph.take()
-        return self._taken[number]
+        if self._arrays is None:
+            self._arrays = self.graph.take()
+        return self._arrays[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

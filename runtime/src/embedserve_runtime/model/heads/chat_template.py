@@ -69,7 +69,7 @@ def find_chat_template(files: ModelFiles) -> ChatTemplate | None:
     config = files.parse_if_there(TOKENIZER_CONFIG_FILE, ChatTemplateConfig, ChatTemplateConfig())
     program = config.chat_template
     if isinstance(program, list):
-        program = next((one.template for one in program if one.name == "default"), None)
+        program = next((each.template for each in program if each.name == "default"), None)
     return None if program is None else ChatTemplate(files.path / TOKENIZER_CONFIG_FILE, program)
 
 

@@ -57,7 +57,7 @@ def is_stanford_colbert(config: HeadConfig) -> bool:
 def read_multi_vector_head(files: ModelFiles, encoder: Encoder, layout: ModelLayout) -> MultiVectorHead:
     """Read the head of a multi-vector model. Raises ModelInvalid or UnsupportedArchitecture, naming file and key."""
     modules = layout.modules
-    if not modules.written and is_stanford_colbert(files.parse("config.json", HeadConfig)):
+    if not modules.has_modules_file and is_stanford_colbert(files.parse("config.json", HeadConfig)):
         return _read_stanford(files, encoder, layout)
     pylate = files.parse_if_there(SENTENCE_TRANSFORMERS_FILE, PyLateConfig, PyLateConfig())
     old = pylate.model_type == "ColBERT"  # PyLate before 4 normalized and skipped without a module for it
@@ -192,7 +192,7 @@ def _describe_expansion(
                 return None
             token = _find_expansion_token(encoder_files, settings.token, ids)
             return QueryExpansion(settings.length, settings.strategy == "fixed", settings.attend, token)
-    if not pylate.is_written or not pylate.do_query_expansion:
+    if not pylate.has_settings or not pylate.do_query_expansion:
         return None
     attend = pylate.attend_to_expansion_tokens
     if attend is None:

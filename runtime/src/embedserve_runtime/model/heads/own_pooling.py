@@ -39,7 +39,7 @@ def add_own_pooling(layout: ModelLayout, source: HeadSource) -> ModelLayout:
     """Return the layout of an encoder with the pooling that config.json names, where no modules.json says how to pool.
     Raises UnsupportedArchitecture."""
     modules = layout.modules
-    if modules.written or modules.pooling is not None:
+    if modules.has_modules_file or modules.pooling is not None:
         return layout
     own = find_own_pooling(source)
     return layout if own is None else replace(layout, modules=replace(modules, pooling=(own,)))

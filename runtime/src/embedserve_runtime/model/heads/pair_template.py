@@ -28,9 +28,9 @@ def find_pair_template(
     queries from documents, then the name. Raises UnsupportedArchitecture or ModelInvalid.
     """
     module, own = layout.transformer, find_chat_template(source.files)
-    if layout.modules.written and module.message_format is None:
+    if layout.modules.has_modules_file and module.message_format is None:
         return None
-    if not layout.modules.written and (own is None or not own.names_pair):
+    if not layout.modules.has_modules_file and (own is None or not own.names_pair):
         return None if reranker is None else _write_beginning(source, reranker)
     if own is None:
         raise UnsupportedArchitecture(
@@ -43,7 +43,7 @@ def check_bare_pairs(source: HeadSource, layout: ModelLayout) -> None:
     """Raise UnsupportedArchitecture where pairs would be joined bare although the tokenizer has a chat template, which
     CrossEncoder would ask in and cannot."""
     own = find_chat_template(source.files)
-    if own is not None and not layout.modules.written:
+    if own is not None and not layout.modules.has_modules_file:
         raise UnsupportedArchitecture(
             f"{own.path}: chat_template has no roles query and document, so nothing says in which prompt the model "
             "judges a pair. Give it one that has, or a README.md whose `base_model` is one of the known rerankers "

@@ -34,8 +34,8 @@ from embedserve_runtime.model.heads.description import (
 )
 from embedserve_runtime.model.heads.late_interaction import read_multi_vector_head, replace_prompts
 from embedserve_runtime.model.heads.pair_template import check_bare_pairs, find_pair_template
+from embedserve_runtime.model.heads.pooling_checks import check_pooling
 from embedserve_runtime.model.heads.rerankers import Reranker, check_supported, find_reranker
-from embedserve_runtime.model.heads.unwritten_pooling import check_pooling
 from embedserve_runtime.model.modules import ModelLayout, Modules
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.model.readme import read_readme

@@ -41,8 +41,8 @@ class PyLateConfig(RoleLengths):
     skiplist_words: list[str] | None = None
 
     @property
-    def is_written(self) -> bool:
-        """Whether PyLate wrote any of it."""
+    def has_settings(self) -> bool:
+        """Tell whether PyLate wrote any of them."""
         return bool(self.model_fields_set - {"model_type"})
 
 

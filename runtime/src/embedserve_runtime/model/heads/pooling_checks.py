@@ -1,5 +1,5 @@
-"""Which models are pooled by the mean although nothing says so: encoders, of which sentence-transformers takes the
-mean too. All others are refused with the setting that would decide it."""
+"""Decides which models are pooled by the mean although nothing says so: encoders, of which sentence-transformers takes
+the mean too. All others are refused with the setting that would decide it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "ForTokenClassification")
 RANKING = "text-ranking"
 
 
-def is_unwritten(layout: ModelLayout, settings: ModelSettings) -> bool:
-    """Whether neither the model's files nor the service say how to pool."""
-    return not layout.modules.written and layout.modules.pooling is None and settings.pooling == "auto"
+def lacks_pooling(layout: ModelLayout, settings: ModelSettings) -> bool:
+    """Tell whether neither the model's files nor the service say how to pool."""
+    return (
+        not layout.modules.has_modules_file and layout.modules.pooling is None and settings.pooling == "auto"
+    )
 
 
 def check_pooling(
@@ -30,7 +32,7 @@ def check_pooling(
 
     files: of the model's folder.
     """
-    if not is_unwritten(layout, settings) or bge_m3.is_bge_m3(files):
+    if not lacks_pooling(layout, settings) or bge_m3.is_bge_m3(files):
         return
     named = ", ".join(source.config.architectures or []) or "no architecture"
     advice = f"add {files.path / 'modules.json'} with a Pooling module, or set model.task to embed and model.pooling"
