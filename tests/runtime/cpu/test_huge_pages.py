@@ -31,6 +31,20 @@ def test_only_filled_memory_is_put_into_huge_pages() -> None:
             assert sum(block in within for block in asked) in ({want, want + 1} if want else {0})
 
 
+def test_it_ends_when_it_is_of_no_use_any_more() -> None:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, 3 * SIZE, flags=flags) as filled:
+        filled.write(b"\1" * 3 * SIZE)
+        advised: list[int] = []
+
+        def advise(begin: int, _: int) -> bool:
+            advised.append(begin)
+            return True
+
+        assert collapse_blocks(SIZE, advise, lambda: bool(advised)) == SIZE
+        assert len(advised) == 1
+
+
 def test_blocks_lie_in_anonymous_memory_of_the_process() -> None:
     maps = """\
 00200000-00800000 r--p 00000000 00:00 0

@@ -128,7 +128,7 @@ WAITS_AT_IMPORT = """
 import sys
 class Waits:
     def find_spec(self, name, path, target=None):
-        if name == "embedserve_runtime.process.life_cycle":
+        if name == "embedserve_runtime.process.{module}":
             import signal
             print("importing", file=sys.stderr, flush=True)
             signal.pause()
@@ -136,12 +136,52 @@ sys.meta_path.insert(0, Waits())
 """
 
 
-def test_a_signal_while_libraries_are_loaded_ends_the_process_by_its_own_doing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "want_code"),
+    [
+        pytest.param("launch", 128 + signal.SIGTERM, id="before the ports are open"),
+        pytest.param("life_cycle", 0, id="while the model is loaded"),
+    ],
+)
+def test_a_signal_while_libraries_are_loaded_ends_the_process_by_its_own_doing(
+    minilm: Path, tmp_path: Path, module: str, want_code: int
+) -> None:
     """The first process of a container is not ended by a signal that it does not handle."""
-    with start_server(tmp_path, tmp_path, before=WAITS_AT_IMPORT) as server:
+    with start_server(minilm, tmp_path, before=WAITS_AT_IMPORT.format(module=module)) as server:
         server.wait_for("importing")
         server.stop(signal.SIGTERM)
-        assert server.wait_for_exit() == 128 + signal.SIGTERM
+        assert server.wait_for_exit() == want_code
+
+
+IMPORTS_ONCE_THE_MODEL_IS_LOADED = """
+import builtins, logging, sys, threading
+loaded = threading.Event()
+build = logging.getLogRecordFactory()
+def build_record(*arguments, **fields):
+    record = build(*arguments, **fields)
+    if record.msg == "model loaded":
+        loaded.set()
+    return record
+logging.setLogRecordFactory(build_record)
+find = builtins.__import__
+def find_later(name, *arguments, **options):
+    if name == "embedserve_runtime.process.life_cycle":
+        print("waited", loaded.wait(60), "fastapi" in sys.modules, file=sys.stderr, flush=True)
+    return find(name, *arguments, **options)
+builtins.__import__ = find_later
+"""
+
+
+def test_the_model_is_loaded_while_the_libraries_of_the_server_are_imported(
+    minilm: Path, tmp_path: Path
+) -> None:
+    with start_server(minilm, tmp_path, before=IMPORTS_ONCE_THE_MODEL_IS_LOADED) as server:
+        server.wait_until_ready()
+        messages = [line["message"] for line in server.lines]
+        assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
+    assert messages[0] == "listening, loading the model"
+    assert "waited True False" in messages
+    assert not any(message.startswith("huge pages") for message in messages), "they come after readiness"
 
 
 def test_a_signal_while_loading_ends_the_process_at_once(minilm: Path, tmp_path: Path) -> None:

@@ -12,6 +12,6 @@ def run(config: RuntimeConfig) -> int:
     # Objects that are made during the start stay alive. Collecting them again and again takes a tenth of the start, so
     # collection is off until the model is loaded, the server's own imports included.
     gc.disable()
-    from embedserve_runtime.process import life_cycle
+    from embedserve_runtime.process import launch
 
-    return life_cycle.run(config)
+    return launch.run(config)

@@ -30,9 +30,12 @@ ANONYMOUS = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0 *(?:\[heap\])?$
 Advise = Callable[[int, int], bool]
 
 
-def use_huge_pages() -> None:
-    """Move what is in memory now to huge pages, before the first request, since the copying would slow requests.
-    It takes a second for some GB. Nothing happens where the kernel knows no huge pages, or is set to use none."""
+def use_huge_pages(is_ended: Callable[[], bool]) -> None:
+    """Move what is in memory now to huge pages, until `is_ended` says that it is of no use any more.
+
+    It takes a second for some GB, and requests are slower meanwhile. Nothing happens where the kernel knows no huge
+    pages, or is set to use none.
+    """
     size = read_huge_page_size()
     if size is None:
         return
@@ -44,7 +47,7 @@ def use_huge_pages() -> None:
 
     begun = time.perf_counter()
     try:
-        moved = collapse_blocks(size, advise)
+        moved = collapse_blocks(size, advise, is_ended)
     except OSError as error:
         log.info("no huge pages", extra={"error": str(error)})
         return
@@ -71,14 +74,17 @@ def find_blocks(maps: str, size: int) -> Iterator[int]:
         yield from range(-(-begin // size) * size, end - size + 1, size)
 
 
-def collapse_blocks(size: int, advise: Advise) -> int:
+def collapse_blocks(size: int, advise: Advise, is_ended: Callable[[], bool] = lambda: False) -> int:
     """Collapse filled memory into huge pages of `size` bytes, and return how many bytes are in them now.
 
-    Raises OSError where the memory of the process cannot be looked at.
+    is_ended: is asked before each page, and ends it. Raises OSError where the memory of the process cannot be looked
+    at.
     """
     moved, pages = 0, size // mmap.PAGESIZE
     with Path("/proc/self/pagemap").open("rb", buffering=0) as table:
         for begin in find_blocks(Path("/proc/self/maps").read_text(), size):
+            if is_ended():
+                break
             table.seek(begin // mmap.PAGESIZE * ENTRY_BYTES)
             entries = np.frombuffer(table.read(pages * ENTRY_BYTES), np.uint64)
             if np.count_nonzero(entries & PRESENT) >= MIN_SHARE * pages and advise(begin, size):

@@ -1,6 +1,8 @@
 """Runs a server process from its start to its end.
 
-life_cycle  the process, from its open ports to its exit
+launch      opens the ports, starts the loading, runs the server
+life_cycle  the server, from its open ports to its last answer
+loader      the thread that prepares the model
 startup     prepares a model for serving
 fitting     fits the server to the memory of its container
 """

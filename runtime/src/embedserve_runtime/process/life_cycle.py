@@ -1,6 +1,6 @@
-"""Runs the process of a server.
+"""Runs a server from its open ports to its last answer.
 
-    bind ports -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish
+    ports are bound -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish
     -> exit
 
 The ports are open from the beginning, so that probes can report the phase; requests get 503 until the model is ready.
@@ -12,104 +12,61 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
-
-import uvloop
+from collections.abc import AsyncIterator
+from typing import NoReturn
 
 from embedserve_runtime.api.app import create_management_app
 from embedserve_runtime.api.context import ServerContext
-from embedserve_runtime.api.key_file import read_key_file
 from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.nodes import bind_to_one_node
-from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
+from embedserve_runtime.cpu.huge_pages import use_huge_pages
+from embedserve_runtime.errors import EngineBroken, NotReady
 from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
 from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, ServerStatus
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
-from embedserve_runtime.frontends.interpreter import tune_interpreter
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
-from embedserve_runtime.process.startup import ServableModel, prepare_model
+from embedserve_runtime.process.loader import ModelLoader
+from embedserve_runtime.process.startup import ServableModel
 from embedserve_runtime.runners.base import repeat_by_concurrency
 from embedserve_runtime.scheduling.batches import BatchRequest
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.health import EngineMonitor
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
-from embedserve_runtime.server.sockets import Ports, bind, bind_ports, format_address
+from embedserve_runtime.server.sockets import Ports, format_address
 from embedserve_runtime.service import InferenceService
 from embedserve_runtime.service.readiness import Phase, Readiness
 from embedserve_runtime.service.served_model import ServedModel
-from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.metrics import Metrics
-from embedserve_runtime.telemetry.redaction import Redactor, build_redactor
-from embedserve_runtime.telemetry.termination import write_termination_message
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 # After the grace period requests get errors; writing those may take this long.
 LAST_ANSWERS_SECONDS = 5.0
 
 
-def run(config: RuntimeConfig) -> int:
-    """Serve until a signal comes; return the exit code."""
-    redactor = build_redactor(config.secrets)
-    configure_logs(config.log_level, redactor, config.log_format)
-    tune_interpreter()
-    if config.engine.one_node and config.engine.kind != "torch":
-        bind_to_one_node(config.engine.threads or count_usable_cpus())
-    code = _run(config, redactor)
-    if any(thread.daemon for thread in threading.enumerate()):
-        # The loader or the engine is still inside a library: the process was stopped while loading, or the grace period
-        # was too short for a batch. Finalising the interpreter under native code would abort the process.
-        logging.shutdown()
-        os._exit(code)
-    return code
+class ServerProcess:
+    """One run of a server, from open ports to the last answer. loader: of its model, which has been started."""
 
-
-def _run(config: RuntimeConfig, redactor: Redactor) -> int:
-    try:
-        with contextlib.ExitStack() as stack:
-            server = config.server
-            if server.api_keys_file is not None:
-                # A server that knows no key would refuse everybody; the reason is said before the model is loaded.
-                read_key_file(server.api_keys_file)
-            ports = bind_ports(server)
-            management = None
-            stack.callback(_close_all, ports)
-            if server.management_port is not None:
-                (management,) = bind(server.host, server.management_port)
-                stack.enter_context(contextlib.closing(management))
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-                loop.run(_ServerProcess(config, ports, management).run())
-    except EmbedserveError as error:
-        log.error(
-            "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
-        )
-        write_termination_message(config.termination_log, error, redactor)
-        return error.exit_code
-    return 0
-
-
-class _ServerProcess:
-    """One run of a server, from open ports to the last answer."""
-
-    def __init__(self, config: RuntimeConfig, ports: list[Ports], management: socket.socket | None) -> None:
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        ports: list[Ports],
+        management: socket.socket | None,
+        loader: ModelLoader,
+    ) -> None:
         self._config = config
+        self._loader = loader
         self._ports = ports
         self._management = management
         self._readiness = Readiness()
@@ -132,7 +89,7 @@ class _ServerProcess:
 
     async def run(self) -> None:
         """Serve until a stop. Raises EmbedserveError when the model cannot be served."""
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._handle_signal, False)
         loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
@@ -192,11 +149,6 @@ class _ServerProcess:
         return WorkerSupervisor(self._settings, self._ports, self._metrics)
 
     async def _serve(self) -> None:
-        name = self._settings.model_name
-        log.info(
-            "listening, loading the model",
-            extra={"address": format_address(self._ports[0].service), "model": name},
-        )
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
             return
@@ -208,12 +160,14 @@ class _ServerProcess:
             extra={
                 "pinned": format_address(self._ports[0].space) if self._ports[0].space else None,
                 "management": format_address(self._management) if self._management else None,
-                "model": name,
+                "model": self._settings.model_name,
                 "vector_space": self._vector_space,
                 "max_batch_tokens": dispatcher.limits.batch_tokens,
             },
         )
-        await self._stop.wait()
+        # Beside the first requests, which are slower for as long as it takes: a second for some GB.
+        async with _use_huge_pages_meanwhile() if self._runs_on_cpu else contextlib.nullcontext():
+            await self._stop.wait()
         if self._broken is not None:
             await self._stop_broken(dispatcher, self._broken)
         await self._drain(dispatcher)
@@ -221,9 +175,11 @@ class _ServerProcess:
     async def _start_dispatcher(self) -> Dispatcher | None:
         """Start the dispatcher and open the front end on it; None when the process was stopped before the model was
         loaded."""
-        loading = _run_in_daemon_thread("loader", self._load_model)
+        in_memory = asyncio.wrap_future(self._loader.loaded)
+        in_memory.add_done_callback(lambda _: self._set_phase(Phase.WARMING_UP, "the engine is warming up"))
+        loading = asyncio.wrap_future(self._loader.prepared)
         stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait((asyncio.ensure_future(loading), stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not loading.done():
             loading.cancel()
@@ -253,6 +209,7 @@ class _ServerProcess:
             dispatcher, loaded, card.main_output
         ).batch_failed
         self._vector_space = card.vector_space
+        self._runs_on_cpu = engines[0].device == "cpu"
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         self._metrics.memory_planned(fit.limit, fit.planned)
         model = ServedModel(card, limits, engines, fit)
@@ -296,15 +253,6 @@ class _ServerProcess:
             )
             self._readiness.open(service)
 
-    def _load_model(self) -> ServableModel:
-        """Prepare the model, on the loading thread."""
-        return prepare_model(
-            self._config,
-            lambda: self._loop.call_soon_threadsafe(
-                self._set_phase, Phase.WARMING_UP, "the engine is warming up"
-            ),
-        )
-
     async def _drain(self, dispatcher: Dispatcher) -> None:
         settings = self._config.server
         self._set_phase(Phase.DRAINING, "the process was asked to stop and finishes its work")
@@ -345,37 +293,13 @@ class _ServerProcess:
         self._stop.set()
 
 
-def _close_all(ports: list[Ports]) -> None:
-    """Close all ports, including those that were added later."""
-    for sock in filter(None, itertools.chain.from_iterable(ports)):
-        sock.close()
-
-
-def _run_in_daemon_thread(name: str, function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a blocking function in a thread that the process does not wait for when it ends."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(setter: Callable[[], None]) -> None:
-        if not future.done():
-            setter()
-
-    def work() -> None:
-        try:
-            result = function()
-        except EmbedserveError as error:
-            failure: EmbedserveError = error
-        except Exception as error:  # outermost handler of this thread: anything else is a bug
-            log.exception("unexpected error while loading the model")
-            failure = EmbedserveError(
-                f"unexpected error while loading the model: {type(error).__name__}: {error}"
-            )
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already: the process is stopping
-                loop.call_soon_threadsafe(settle, lambda: future.set_result(result))
-            return
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, lambda: future.set_exception(failure))
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return future
+@contextlib.asynccontextmanager
+async def _use_huge_pages_meanwhile() -> AsyncIterator[None]:
+    """Move the memory of the process to huge pages on another thread, for as long as the context lasts at most."""
+    ended = threading.Event()
+    moving = asyncio.create_task(asyncio.to_thread(use_huge_pages, ended.is_set))
+    try:
+        yield
+    finally:
+        ended.set()
+        await moving

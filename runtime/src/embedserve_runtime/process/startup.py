@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from embedserve_runtime.config import RuntimeConfig
-from embedserve_runtime.cpu.huge_pages import use_huge_pages
 from embedserve_runtime.cpu.nodes import list_usable_nodes, read_nodes
 from embedserve_runtime.cpu.quota import count_usable_cpus, list_allowed_cpus
 from embedserve_runtime.cpu.split import CpuSplit, choose_front_end_count, split_cpus
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.outputs import ModelOutput
-from embedserve_runtime.frontends.overhead import measure_overhead
 from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.parity.corpus import read_parity_texts
@@ -91,8 +89,6 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
     gc.collect()
     gc.freeze()
     gc.enable()
-    if runners[0].engine.device == "cpu":
-        use_huge_pages()
     workers = allocation.http_workers
     if config.server.http_workers == "auto" and fit.max_http_workers is not None:
         workers = min(workers, fit.max_http_workers)
@@ -149,6 +145,9 @@ def _allocate_cores(
     tokens_rate = _measure_engine_rate(runners[0], tokenizer, calibration)
     workers, cpus = server.first_workers, count_usable_cpus()
     if server.http_workers == "auto":
+        # Imported here: it needs the libraries of the server, which are imported while a model is loaded.
+        from embedserve_runtime.frontends.overhead import measure_overhead
+
         around = measure_overhead(
             runners[0].card, tokenizer, read_parity_texts(), logs_requests=config.server.access_log
         )
