@@ -123,6 +123,9 @@ ENCODERS: Mapping[str, EncoderKind] = {
     "xlm-roberta-flash-adapters": EncoderKind(
         "JinaEmbeddingsV3", tokenizers.save_sentencepiece, ROBERTA, jina.publish_adapters
     ),
+    "jina-xlm-roberta": EncoderKind(
+        "JinaEmbeddingsV3", tokenizers.save_sentencepiece_with_markers, ROBERTA, jina.publish_colbert
+    ),
     "camembert": EncoderKind("Camembert", tokenizers.save_sentencepiece, ROBERTA),
     "modernbert": EncoderKind(
         "ModernBert",

@@ -45,21 +45,6 @@ FOREIGN: Mapping[str, ForeignEncoder] = {
     "jina-clip": ForeignEncoder(
         "jina_clip", "JinaCLIPModel", "text_model.transformer.embeddings.word_embeddings.weight"
     ),
-    "jina-xlm-roberta": ForeignEncoder(
-        "xlm-roberta",
-        "XLMRobertaForSequenceClassification",
-        "roberta.embeddings.word_embeddings.weight",
-        {
-            "num_attention_heads": 3,
-            "intermediate_size": 50,
-            "max_position_embeddings": 66,
-            "type_vocab_size": 1,
-            "auto_map": {
-                "AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaModel"
-            },
-            "position_embedding_type": "rotary",
-        },
-    ),
     "nv-embed": ForeignEncoder("nvembed", "NVEmbedModel", "embedding_model.embed_tokens.weight"),
     "llama-nemotron-vl": ForeignEncoder("llama_nemotron_vl", "LlamaNemotronVLModel"),
     "qwen3-vl": ForeignEncoder("qwen3_vl", "Qwen3VLForConditionalGeneration"),

@@ -119,6 +119,25 @@ def publish_adapters(folder: Path) -> None:
         write_json(folder / "config_sentence_transformers.json", prompts)
 
 
+def publish_colbert(folder: Path) -> None:
+    """jina-colbert-v2: code for XLM-RoBERTa with rotary positions, under ColBERT's class."""
+    theta = read_json(folder / "config.json")["rope_parameters"]["rope_theta"]
+    edit_config(
+        folder,
+        model_type="xlm-roberta",
+        auto_map={
+            "AutoConfig": f"{CODE}configuration_xlm_roberta.XLMRobertaFlashConfig",
+            "AutoModel": f"{CODE}modeling_xlm_roberta.XLMRobertaModel",
+        },
+        load_trained_adapters=False,
+        lora_adaptations=None,
+        position_embedding_type="rotary",
+        rope_parameters=None,
+        rotary_emb_base=theta,
+        use_flash_attn=True,
+    )
+
+
 def merge_adapter(published: Path, twin: Path, target: Path, adapter: str) -> Path:
     """Write transformers' layout of the model with an adapter merged as `LoRAParametrization.lora_forward` computes it.
 

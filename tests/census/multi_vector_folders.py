@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,15 +20,34 @@ from embedserve_runtime.service import EmbedQuery, Role
 from embedserve_runtime.service.roles import resolve_prompt
 from embedserve_runtime.tokenizing import InputEncoders, TextTokenizer
 from tests.census.built import Built, Results
+from tests.census.dense_folders import publish
 from tests.census.encoders import ENCODERS, HIDDEN, EncoderKind, save_encoder
 from tests.census.foreign import FOREIGN
 from tests.census.layouts import edit_config, edit_tensors, read_json, write_json
 from tests.census.repositories import Kind
 from tests.census.sparse_folders import publish_inside
+from tests.census.tokenizers import JINA_MARKERS
 from tests.runtime.pipelines.folders import CUT, TEXTS
 
 COLUMNS = 10
 QUERY_MARKER, DOCUMENT_MARKER = "[Q] ", "[D] "
+
+
+@dataclass(frozen=True, slots=True)
+class StanfordLayout:
+    """What differs between checkpoints of the ColBERT library. prefix: of the encoder's tensors. markers: of queries
+    and documents. attends: whether queries attend to the mask tokens that fill them."""
+
+    prefix: str
+    markers: tuple[str, str]
+    attends: bool
+
+
+# By the encoder.
+STANFORD: Mapping[str, StanfordLayout] = {
+    "bert": StanfordLayout("bert.", ("[unused0]", "[unused1]"), attends=False),
+    "jina-xlm-roberta": StanfordLayout("roberta.", JINA_MARKERS, attends=True),
+}
 
 
 def build_multi_vector(kind: Kind, folder: Path) -> Built:
@@ -36,8 +55,7 @@ def build_multi_vector(kind: Kind, folder: Path) -> Built:
         FOREIGN[kind.encoder].save(folder)
         return Built(folder, Task.MULTI_VECTOR)
     if kind.behind == "hf-colbert":
-        save_encoder(ENCODERS[kind.encoder], folder / "encoder")
-        return _build_hf_colbert(folder / "encoder")
+        return _build_hf_colbert(ENCODERS[kind.encoder], STANFORD[kind.encoder], folder)
     save_encoder(_with_markers(ENCODERS[kind.encoder]), folder / "encoder")
     torch.manual_seed(3)
     widths = [HIDDEN, 2 * HIDDEN, COLUMNS] if kind.behind == "projections" else [HIDDEN, COLUMNS]
@@ -122,21 +140,29 @@ def _write_as_pylate(folder: Path, projections: int) -> None:
     write_json(path, read_json(path) | settings)
 
 
-def _build_hf_colbert(folder: Path) -> Built:
+def _build_hf_colbert(encoder: EncoderKind, layout: StanfordLayout, folder: Path) -> Built:
     """The layout of the ColBERT library: the projection at the root, all settings in artifact.metadata."""
-    projection = {"linear.weight": torch.randn(COLUMNS, HIDDEN) * 0.3}
-    edit_tensors(folder, renamed={"": "bert."}, added=projection)
-    edit_config(folder, architectures=["HF_ColBERT"])
+    twin = folder / "encoder"
+    save_encoder(encoder, twin)
+    torch.manual_seed(4)
+    added = {"linear.weight": torch.randn(COLUMNS, HIDDEN) * 0.3}
+    # Of the class, and read by nobody.
+    added |= {f"{layout.prefix}pooler.dense.weight": torch.randn(HIDDEN, HIDDEN)}
+    added |= {f"{layout.prefix}pooler.dense.bias": torch.randn(HIDDEN)}
+    edit_tensors(twin, renamed={"": layout.prefix}, added=added)
+    edit_config(twin, architectures=["HF_ColBERT"])
+    query, document = layout.markers
     metadata = {
-        "query_token_id": "[unused0]",
-        "doc_token_id": "[unused1]",
+        "query_token_id": query,
+        "doc_token_id": document,
         "query_token": "[Q]",
         "doc_token": "[D]",
-        "attend_to_mask_tokens": False,
+        "attend_to_mask_tokens": layout.attends,
         "dim": COLUMNS,
         "doc_maxlen": 60,
         "query_maxlen": 32,
         "mask_punctuation": True,
     }
-    write_json(folder / "artifact.metadata", metadata)
-    return Built(folder, Task.MULTI_VECTOR, "MultiVectorEncoder", _run, _expect(folder))
+    write_json(twin / "artifact.metadata", metadata)
+    published = publish(encoder, twin, folder / "published")
+    return Built(published, Task.MULTI_VECTOR, "MultiVectorEncoder", _run, _expect(twin), twin)

@@ -39,9 +39,8 @@ BOTH_WAYS = (
 LATER_MODULES = "CrossEncoder has such modules from sentence-transformers 5.4 on, and PyLate asks for 5.3"
 # Why a kind is not compared with the loader that its authors recommend: by its encoder, or by what stands behind it.
 REASONS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("new", "gte", "nomic-bert", "jina-embeddings-v3", "xlm-roberta-flash-adapters"), NO_CLASS
-    ),
+    **dict.fromkeys(("new", "gte", "nomic-bert", "jina-embeddings-v3"), NO_CLASS),
+    **dict.fromkeys(("xlm-roberta-flash-adapters", "jina-xlm-roberta"), NO_CLASS),
     **dict.fromkeys(("eurobert", "ministral3", "embedding-gemma2"), "transformers 4 has no class for it"),
     **dict.fromkeys(("jina-bert", "jina-bert-code", "nomic-bert-moe"), OWN_CODE),
     **dict.fromkeys(("jina-v5-qwen3", "jina-v5-eurobert"), OWN_CODE),

@@ -13,6 +13,7 @@ from tests.support.tiny_models import build_tiny_wordpiece
 from tests.support.tokenizers import with_cut_tokenizer
 
 MAX_TOKENS = 64
+JINA_MARKERS = ("[QueryMarker]", "[DocumentMarker]")
 
 
 def save_wordpiece(folder: Path) -> None:
@@ -37,6 +38,14 @@ def save_sentencepiece(folder: Path) -> None:
     """XLM-R's."""
     save_unigram_tokenizer(folder)
     _edit_config(folder, model_max_length=MAX_TOKENS)
+
+
+def save_sentencepiece_with_markers(folder: Path) -> None:
+    """XLM-R's, with the markers of queries and documents of jina-colbert-v2 behind its last token."""
+    save_sentencepiece(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.add_tokens(list(JINA_MARKERS), special_tokens=True)
+    tokenizer.save_pretrained(folder)
 
 
 def save_roberta(folder: Path) -> None:
