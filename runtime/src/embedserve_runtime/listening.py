@@ -9,7 +9,7 @@ ALL_ADDRESSES = "::"
 """Every address of this machine, of both versions."""
 _ALL_IPV4 = "0.0.0.0"
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
-"""What a kernel without IPv6 answers."""
+"""The errors that a kernel without IPv6 answers with."""
 
 
 def open_bound_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -85,8 +85,8 @@ def with_value(base: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]
 
 
 def is_named(name: str, text: str) -> bool:
-    """Whether an error names the field; what cannot be cut is told by the input and the field that allows it, and a
-    prompt in TEI's words."""
+    """Return whether an error names the field; what cannot be cut is told by the input and the field that allows it,
+    and a prompt in TEI's words."""
     prompt = name.endswith("prompt_name") and "prompt name 'nope' does not exist" in text
     cut = name in ("truncation", "overflow") and "set `truncate` to true" in text
     return f"`{name}" in text or f".{name.rpartition('.')[2]}`" in text or prompt or cut

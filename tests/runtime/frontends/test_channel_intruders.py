@@ -94,7 +94,7 @@ async def test_what_is_not_zeromq_at_all_disturbs_nobody() -> None:
 
 
 def modes(address: str) -> tuple[bool, int]:
-    """Whether there is a socket, and who may enter its folder."""
+    """Return whether there is a socket, and who may enter its folder."""
     path = Path(address.removeprefix("ipc://"))
     return path.is_socket(), stat.S_IMODE(path.parent.stat().st_mode)
 

@@ -149,7 +149,8 @@ REFUSED_BY_HEAD = {
 def test_a_client_that_waits_for_100_is_refused_by_its_head_before_it_sends_a_body(
     server: MonitoredServer, name: str
 ) -> None:
-    """Whether it sends the body then is its own choice (RFC 9110, section 10.1.1), so that the connection is closed."""
+    """Return whether it sends the body then is its own choice (RFC 9110, section 10.1.1), so that the connection is
+    closed."""
     status, (method, path, *headers) = REFUSED_BY_HEAD[name]
     connection = server.connect()
     connection.send(build_request(method, path, *headers, "expect: 100-continue"))

@@ -49,7 +49,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def is_good(settings: ModelSettings, files: dict[str, bytes]) -> bool:
-    """Whether a server would start from the store alone; if so, what it would get must be right."""
+    """Return whether a server would start from the store alone; if so, what it would get must be right."""
     offline = ModelSettings.model_validate({**settings.model_dump(), "offline": True})
     try:
         located = open_model(offline)

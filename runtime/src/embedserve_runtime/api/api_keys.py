@@ -37,7 +37,7 @@ class ApiKeys:
         self._file = None if file is None else WatchedFile(file, "API keys", read_key_file, none, clock)
 
     def __bool__(self) -> bool:
-        """Whether a key is needed."""
+        """Return whether a key is needed."""
         return bool(self._keys) or self._file is not None
 
     def check(self, headers: Mapping[bytes, bytes], route: str) -> tuple[ApiKey, int, int] | None:

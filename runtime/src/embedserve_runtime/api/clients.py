@@ -28,7 +28,7 @@ class ClientIdentifier:
 
     @property
     def needs_identity(self) -> bool:
-        """Whether requests have to be identified: for a key, for shares of the queue, or for rates."""
+        """Return whether requests have to be identified: for a key, for shares of the queue, or for rates."""
         rates = (self.requests_per_minute, self.tokens_per_minute)
         return bool(self.keys) or self.header is not None or any(rate is not None for rate in rates)
 

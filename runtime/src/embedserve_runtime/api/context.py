@@ -125,7 +125,7 @@ class RequestContext:
 
     @property
     def ends_connection(self) -> bool:
-        """Whether the connection ends with the answer.
+        """Return whether the connection ends with the answer.
 
         It does while draining, which moves keep-alive clients to another replica. And where a client still waits for
         leave to send its body: whether it will send it is not known, and so not where its next request begins.

@@ -27,7 +27,7 @@ OUTPUT_DTYPES: Mapping[EmbeddingType, OutputDtype] = {
 # Most requests have no others, and are read without a look at the rest.
 _COMMON_FIELDS = frozenset(("input", "model", "encoding_format", "dimensions", "user"))
 TRUNCATES: Mapping[str, bool] = {"truncate": True, "error": False}
-"""What `overflow` says of truncation."""
+"""Says for a value of `overflow` whether long inputs are truncated."""
 CHUNKED: Mapping[str, ChunkedOverflow] = {"chunk": "chunk", "chunk-mean": "chunk-mean"}
 _SIDES: Mapping[str, Side] = {"START": "left", "END": "right"}
 

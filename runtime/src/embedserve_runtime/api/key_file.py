@@ -38,7 +38,7 @@ ANONYMOUS = "anonymous"
 """The name of a client whose requests carry none."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
 _PATHS = (*sorted(PROTECTED_ROUTES), *(f"/{service}" for service in RPC_SERVICES))
-"""What the routes of a key may name."""
+"""The paths and gRPC services that the routes of a key may name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the library is loaded only where calls are signed
     from jwt import PyJWK
 
 MAX_CLOCK_DIFFERENCE_SECONDS = 240
-"""How far the clocks of a pod and of the operator may differ."""
+"""Seconds that the clocks of a pod and of the operator may differ by."""
 _MAX_FILE_BYTES = 2**16
 
 
@@ -52,7 +52,7 @@ class _OperatorKeys:
 
 
 class _Claims(BaseModel):
-    """What a signature says beside the pod and the time, which the library checks."""
+    """The claims of a signature that the library does not check: all but the pod and the time."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 

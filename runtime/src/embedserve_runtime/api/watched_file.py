@@ -12,7 +12,7 @@ from embedserve_runtime.errors import EmbedserveError
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often a file is looked at while requests come."""
+"""Seconds between two looks at a file while requests come."""
 
 T = TypeVar("T")
 

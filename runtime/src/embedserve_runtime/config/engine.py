@@ -12,7 +12,7 @@ ParityFloor = Annotated[float, Field(ge=-1, le=1)]
 
 
 class EngineSettings(SettingsGroup):
-    """How the forward pass runs."""
+    """The settings of the forward pass."""
 
     kind: Literal["auto", "onnx", "torch", "static"] = Field(
         default="auto",
@@ -60,7 +60,7 @@ ConvertedPrecision = Literal["float32", "float16", "int8"]
 
 
 class ParitySettings(SettingsGroup):
-    """What a converted variant must reach against the plain float32 graph to be published."""
+    """The closeness to the plain float32 graph that a converted variant must reach to be published."""
 
     min_mean_cosine: ParityFloor = Field(
         default=0.998, description="Least mean cosine of its vectors to float32's, over the corpus."

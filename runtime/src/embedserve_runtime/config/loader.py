@@ -27,7 +27,7 @@ from embedserve_runtime.errors import ConfigError
 LogFormat = Literal["auto", "text", "json"]
 
 OPERATOR_KEYS_FILE = "operator-keys.json"
-"""Where the operator's public keys are, beside the configuration file."""
+"""The file with the operator's public keys, in the folder of the configuration file."""
 
 
 class RuntimeConfig(BaseSettings):

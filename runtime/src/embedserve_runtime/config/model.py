@@ -24,7 +24,7 @@ class StoreLocation(BaseSettings):
 
 
 class ModelSettings(SettingsGroup):
-    """Which model is served and how its vectors are made."""
+    """The settings that say which model is served and how its vectors are made."""
 
     source: str = Field(
         default="",

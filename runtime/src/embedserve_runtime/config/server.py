@@ -22,7 +22,7 @@ def _split_keys(value: object) -> object:
 
 
 class ServerSettings(SettingsGroup):
-    """Where the runtime listens and how it stops."""
+    """The settings of the runtime's ports, limits and end."""
 
     host: str = Field(
         default="127.0.0.1",
@@ -171,7 +171,7 @@ class BatchingSettings(SettingsGroup):
 
 
 class TelemetrySettings(SettingsGroup):
-    """What the runtime says about itself beside logs and metrics."""
+    """The settings of tracing."""
 
     otlp_endpoint: str | None = Field(
         default=None,

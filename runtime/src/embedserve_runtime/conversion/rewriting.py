@@ -266,7 +266,8 @@ class _Rewriter:
         kinds: Mapping[str, tuple[Any, tuple[int, ...] | None]],
         change: Callable[[FloatArray], Mapping[str, Array]],
     ) -> None:
-        """What replaces the weight: name, dtype and shape (None: its own) of each array, and how they are made."""
+        """Declare what replaces the weight: name, dtype and shape (None: its own) of each array, and how they are
+        made."""
         for new, (dtype, shape) in kinds.items():
             # Of these only dtype and shape are read: no memory is taken.
             self._new[new] = np.broadcast_to(

@@ -1,4 +1,4 @@
-"""Which integer arithmetic the processor has: what decides how fast and how exact 8-bit products are on it."""
+"""Detects the processor's integer arithmetic, which decides how fast and how exact 8-bit products are on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def detect_instruction_set() -> str:
 
 
 def has_bfloat16_products() -> bool:
-    """Whether ONNX Runtime can multiply in bfloat16 on this machine: on ARM cores with BFMMLA."""
+    """Return whether ONNX Runtime can multiply in bfloat16 on this machine: on ARM cores with BFMMLA."""
     return platform.machine() in ARM_MACHINES and "bf16" in read_cpu_flags()
 
 
@@ -61,7 +61,7 @@ def format_instruction_set(machine: str, flags: AbstractSet[str]) -> str:
 
 
 def can_accumulate_exactly(instructions: str) -> bool:
-    """Whether an instruction set sums 8-bit products without overflow, whatever the weights are."""
+    """Return whether an instruction set sums 8-bit products without overflow, whatever the weights are."""
     return instructions.rpartition("/")[2] in WIDE_SUMS
 
 

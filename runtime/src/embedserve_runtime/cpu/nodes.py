@@ -34,7 +34,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class CpuPlacement:
-    """Where the kernel lets a process run, and the CPU that it ran on last.
+    """The CPUs and memory nodes that the kernel lets a process use, and the CPU that it ran on last.
 
     cpus: its affinity mask (cpuset). memory: numbers of the nodes that its memory may lie on. last: the CPU that it ran
     on last.

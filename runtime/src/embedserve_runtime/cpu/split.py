@@ -11,7 +11,7 @@ MAX_FRONT_ENDS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuSplit:
-    """How the process's cores are divided between the engine and the rest.
+    """The division of the process's cores between the engine and the rest.
 
     cpus: the number that the process may use. engine: threads of the engine. around: cores that are left for the rest.
     tokenizing_share: the tokenizer's part of the CPU time that a token takes in tokenizer and engine.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredParity:
-    """How far vectors were measured to be from those of a more exact precision.
+    """The measured distance of vectors from those of a more exact precision.
 
     precision, reference: the precisions of the two. texts: the texts of which the vectors are.
     """

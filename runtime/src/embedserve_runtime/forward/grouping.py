@@ -1,4 +1,4 @@
-"""Which sequences of a packed batch share one padded attention call, where an engine has no packed attention.
+"""Groups the sequences of a packed batch that share one padded attention call, for engines without packed attention.
 
 The linear layers run over real tokens only. Attention needs sequences of one shape side by side, so sequences of
 similar length form a group and are padded to the longest of it. A group costs a fixed overhead (an iteration of

@@ -198,7 +198,7 @@ class Peer:
         self._cpu_seconds = 0.0
 
     def is_hung(self, cpu_seconds: float) -> bool:
-        """Whether nothing has come from it for too long. To be asked once every `HEARTBEAT_SECONDS`.
+        """Return whether nothing has come from it for too long. To be asked once every `HEARTBEAT_SECONDS`.
 
         cpu_seconds: the CPU time that its process has taken so far; a process that computes is slow rather than hung.
         Counts how often it was asked rather than seconds: a pause of this process, whose messages wait meanwhile, is

@@ -1,5 +1,5 @@
-"""What a token costs around the engine: requests of one text each through a real HTTP server, the real routes and the
-real queue, with an engine that does nothing."""
+"""Measures what a token costs around the engine: requests of one text each go through a real HTTP server, the real
+routes and the real queue, with an engine that does nothing."""
 
 from __future__ import annotations
 

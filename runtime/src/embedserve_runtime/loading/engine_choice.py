@@ -102,6 +102,6 @@ def find_engine_obstacles() -> Mapping[str, str | None]:
 
 
 def is_table(card: ModelCard) -> bool:
-    """Whether nothing of the model needs an engine."""
+    """Return whether nothing of the model needs an engine."""
     bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
     return all(isinstance(body, StaticTable | WordTable) for body in bodies)

@@ -20,7 +20,7 @@ from embedserve_runtime.progress import track_work
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EightBitSetup:
-    """What is settled about 8 bit before engines are opened.
+    """The decisions about 8 bit that are made before engines are opened.
 
     parity: to 16 bit, where that was measured. calibrations: the texts that each encoder's products are calibrated on.
     """

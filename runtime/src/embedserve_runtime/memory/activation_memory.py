@@ -22,9 +22,9 @@ FLOAT_BYTES = 4
 QUERIES_OF_BLOCK = 128
 """Queries that long texts are attended in at a time (`engines.onnx.attention_blocks.BLOCK_TOKENS`)."""
 ARENA_SHARE = 1.12
-"""What ONNX Runtime's arena takes for each byte in use: it grows in steps, and pieces of other sizes lie in between."""
+"""Bytes that ONNX Runtime's arena takes for each byte in use: it grows in steps, with pieces of other sizes between."""
 ARENA_BYTES = 16 * 2**20
-"""What it takes besides, however small the batch."""
+"""Bytes that ONNX Runtime's arena takes besides, however small the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +102,5 @@ def _count_long_floats(attention: Attention) -> int:
 
 
 def _has_distances(attention: Attention) -> bool:
-    """Whether the scores depend on the distance of query and key."""
+    """Return whether the scores depend on the distance of query and key."""
     return attention.causal or attention.window is not None or attention.distance_bias is not None

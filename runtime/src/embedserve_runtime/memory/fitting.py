@@ -22,12 +22,12 @@ MIN_TOKENS = 256
 MIN_QUEUE_INPUTS = 512
 MIN_MAX_LENGTH = 512
 SHARED_BYTES = 70 * MIB
-"""Of the process, the part that is pages of files, which the kernel takes back before it ends a process."""
+"""Bytes of a process that are pages of files, which the kernel takes back before it ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """What a server takes under a limit.
+    """The load that a server takes under a memory limit.
 
     load: what it serves at the same time. limit, planned: bytes; limit is None where there is none. max_http_workers:
     HTTP processes that there is room for; None for any number. lowered: what it does with less than was wanted, for

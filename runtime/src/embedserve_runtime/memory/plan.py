@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from embedserve_runtime.memory.sizes import MIB, ModelSizes
 
 HEADROOM = 1.1
-"""What a container's limit should be of the plan."""
+"""The factor between the plan and a container's limit."""
 FRONT_END_BYTES = 75 * MIB
 """One HTTP process besides the engine's, without its tokenizer."""
 BODY_SHARE = 3
-"""What a request's body takes at its highest, of its size: as it came, as text, and once more in between."""
+"""Bytes that a request's body takes at its highest for each byte: as it came, as text, and once more in between."""
 RESULT_NUMBER_BYTES = 48
-"""What one number of a result takes until the answer is sent: the row, and the answer as text."""
+"""Bytes that one number of a result takes until the answer is sent: the row, and the answer as text."""
 MAX_PLANNED_TOKENS = 16_384
 MIN_PLANNED_TOKENS = 2_048
 PLANNED_TOKENS_OF_CPU = 512
 """A budget that is measured is planned as so many tokens a CPU: more of them add nothing to the rate."""
 PLANNED_PENDING_BYTES = 32 * MIB
-"""Of bodies in hand, where the bound is not set."""
+"""Bytes planned for bodies in hand, where the bound is not set."""
 PLANNED_QUEUE_INPUTS = 4_096
-"""Of inputs in the queue, where the bound is not set."""
+"""Inputs planned for the queue, where the bound is not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLoad:
-    """What a server takes at the same time, at most.
+    """The most that a server takes on at the same time.
 
     batch_tokens: budget of a batch. max_length: tokens of the longest text. concurrency: batches at once. http_workers:
     processes that speak HTTP. pending_bytes: of bodies in hand. queue_inputs: inputs that may wait. cache_bytes: of
@@ -54,7 +54,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a server takes at its highest. is_complete: whether nothing that counts is unknown."""
+    """The memory that a server takes at its highest. is_complete: whether nothing that counts is unknown."""
 
     parts: Sequence[MemoryPart]
     is_complete: bool

@@ -18,13 +18,13 @@ MIB = 2**20
 PROCESS_BYTES = 140 * MIB
 """The interpreter, the HTTP server and ONNX Runtime, without a model."""
 TORCH_BYTES = 500 * MIB
-"""What torch takes on top."""
+"""Bytes that torch takes besides those of the process."""
 TORCH_SHARE = 2.2
-"""What torch's operators take of a batch for each byte that ONNX Runtime takes."""
+"""Bytes that torch's operators take of a batch for each byte that ONNX Runtime takes."""
 LOADING_SHARE = 0.15
-"""What loading takes at its highest besides the weights, of them."""
+"""The share of the weights that loading takes besides them at its highest."""
 TOKEN_BYTES = {"WordPiece": 500, "BPE": 1_250, "Unigram": 1_700}
-"""What a tokenizer takes for each token of its vocabulary, by the type of its model; others as the largest."""
+"""Bytes that a tokenizer takes for each token of its vocabulary, by the type of its model; others as the largest."""
 SPARSE_COLUMNS = 1_024
 """Entries of a sparse vector, generously; with SPLADE and BGE-M3 a text has some hundred."""
 VECTORS_OF_TEXT = 64

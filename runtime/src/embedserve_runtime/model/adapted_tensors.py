@@ -26,7 +26,7 @@ WEIGHT = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class LowRankUpdate:
-    """Where the product of the two factors of an adapter is added.
+    """A product of the two factors of an adapter, with the tensor that it is added to.
 
     module: the adapter's name of the module. source: which rows of the product are taken; target: to which rows of the
     checkpoint's tensor they are added.

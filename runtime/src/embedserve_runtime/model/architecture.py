@@ -211,7 +211,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """What each layer reads of the embeddings beside its input (Gemma's per-layer embeddings).
+    """Describes what each layer reads of the embeddings beside its input (Gemma's per-layer embeddings).
 
     Of the embeddings e: s = norm(scale * P e) of each layer, (width,); parameters `layer_inputs.projection.weight`
     (layers * width, hidden), layer after layer, and `layer_inputs.norm.weight`. A layer's output y becomes

@@ -101,7 +101,7 @@ class BundledOnnx:
 
     @property
     def runs_singly(self) -> bool:
-        """Whether each text is run alone, since its values would depend on the others in a batch."""
+        """Return whether each text is run alone, since its values would depend on the others in a batch."""
         return bool(self.batch_quantizers)
 
     @property
@@ -143,7 +143,7 @@ def choose_file(files: ModelFiles, names: Iterable[str], requested: str | None) 
 
 
 def _can_be_table(files: ModelFiles, names: Container[str]) -> bool:
-    """Whether it can be a static embedding model, of which only the weights say it for certain."""
+    """Return whether it can be a static embedding model, of which only the weights say it for certain."""
     return read_graph_config(files).model_type in ("", "model2vec") and "model.safetensors" in names
 
 

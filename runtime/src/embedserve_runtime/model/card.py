@@ -67,7 +67,7 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueryRoute:
-    """How queries are encoded, where they differ from documents.
+    """Describes the encoding of queries, where it differs from that of documents.
 
     card: of the model that queries alone would see; its prompts and vector space are those of the whole.
     default: `routes.QUERY` or `routes.DOCUMENT`, what an input is that is called neither; None: it must be called one.
@@ -185,20 +185,20 @@ class ModelCard:
         return next(output for output in order if output in self.outputs)
 
     def makes_space(self, space: str) -> bool:
-        """Whether `space` names the model's vectors, by today's identity or the former one."""
+        """Return whether `space` names the model's vectors, by today's identity or the former one."""
         return space in (self.vector_space, self.former_vector_space)
 
     def serves_space(self, space: str) -> bool:
-        """Whether `space` names the vectors of one of the tasks that are served."""
+        """Return whether `space` names the vectors of one of the tasks that are served."""
         return any(card.makes_space(space) for card in (self, *self.other_tasks))
 
     @property
     def shares_encoder(self) -> bool:
-        """Whether queries differ from documents only in what is computed from the hidden states."""
+        """Return whether queries differ from documents only in what is computed from the hidden states."""
         return self.query is not None and self.query.card.runs_encoder_of(self)
 
     def runs_encoder_of(self, card: ModelCard) -> bool:
-        """Whether both run one encoder, with the same adapter."""
+        """Return whether both run one encoder, with the same adapter."""
         return (
             self.body is None
             and card.body is None
@@ -212,12 +212,12 @@ class ModelCard:
 
     @property
     def late_interaction(self) -> LateInteraction | None:
-        """How queries and documents of a multi-vector model differ; None for other models."""
+        """The late interaction of a multi-vector model; None for other models."""
         return self.head.interaction if isinstance(self.head, MultiVectorHead) else None
 
     @property
     def has_attention_mask(self) -> bool:
-        """Whether inputs have tokens that attention does not see: `PackedBatch.attended_lengths`."""
+        """Return whether inputs have tokens that attention does not see: `PackedBatch.attended_lengths`."""
         late = self.late_interaction
         return late is not None and late.expansion is not None and not late.expansion.attend
 
@@ -233,5 +233,5 @@ class ModelCard:
 
     @property
     def ranks_by_vectors(self) -> bool:
-        """Whether documents are ranked by comparing the vectors of their tokens."""
+        """Return whether documents are ranked by comparing the vectors of their tokens."""
         return self.task is Task.MULTI_VECTOR

@@ -166,7 +166,7 @@ def _choose_prefix(files: ModelFiles, name: str | None, content: Mapping[str, An
 
 
 def _adds_prefix(content: Mapping[str, Any]) -> bool:
-    """Whether tokenizer.json puts a blank, or what stands for one, before a text."""
+    """Return whether tokenizer.json puts a blank, or what stands for one, before a text."""
     steps = [
         *flatten_steps(content.get("normalizer"), "normalizers"),
         *flatten_steps(content.get("pre_tokenizer"), "pretokenizers"),

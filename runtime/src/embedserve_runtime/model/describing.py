@@ -80,7 +80,7 @@ from embedserve_runtime.model.vocabulary import find_max_token_id
 from embedserve_runtime.model.words import WordTable, read_words
 
 ExportOrigin = tuple[tuple[str, str], ...]
-"""What an export was made from, by digests: `exports.describe_origin` as sorted pairs."""
+"""The digests of what an export was made from: `exports.describe_origin` as sorted pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
 def _open_export(
     source: CardSource, folder: str, without: UnsupportedArchitecture
 ) -> tuple[ExportOrigin, str]:
-    """What an export in the store was made from, and where it lies. folder: of the encoder. Raises `without`, with
+    """Return what an export in the store was made from, and its folder. folder: of the encoder. Raises `without`, with
     advice, if there is none."""
     if isinstance(without, UnsupportedInputs):
         raise without
@@ -336,7 +336,7 @@ def _build_card(
     pipeline: Pipeline,
     tokenizer: ResolvedTokenizer,
 ) -> ModelCard:
-    """What every card has; heads and bodies are laid over it."""
+    """Build a card of what every model has; heads and bodies are laid over it."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
     max_length, own_max_length = resolve_max_length(encoder, layout, settings)

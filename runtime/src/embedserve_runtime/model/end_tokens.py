@@ -32,7 +32,7 @@ GTE_QWEN2 = f"{OWN_CODE}Qwen2Tokenizer"
 
 @dataclass(frozen=True, slots=True)
 class _EndTokens:
-    """What a class of tokenizers does where tokenizer_config.json does not say it.
+    """The tokens that a class of tokenizers adds where tokenizer_config.json does not say it.
 
     bos, eos: the tokens; None for a token that the class never adds. adds_bos: whether texts begin with `bos`. Of no
     class they end with `eos` unless that is asked for.

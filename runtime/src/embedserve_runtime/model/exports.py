@@ -35,8 +35,8 @@ ADVICE = (
 
 
 def needs_export(files: ModelFiles, routes: ModuleRoutes, onnx_file: str | None) -> bool:
-    """Whether neither a family nor an ONNX file of its own runs the model, and an export may. onnx_file: the one that
-    is chosen."""
+    """Return whether neither a family nor an ONNX file of its own runs the model, and an export may. onnx_file: the one
+    that is chosen."""
     if routes.queries is not None:
         return False  # its encoders are run by families alone
     modules = read_layout(files, routes.documents).modules
@@ -50,7 +50,7 @@ def needs_export(files: ModelFiles, routes: ModuleRoutes, onnx_file: str | None)
 
 
 def can_export() -> bool:
-    """Whether the libraries that it takes are installed."""
+    """Return whether the libraries that it takes are installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 

@@ -116,7 +116,7 @@ class Modules:
 
     @property
     def has_table(self) -> bool:
-        """Tell whether the pipeline has a table of vectors or weights instead of a Transformer module."""
+        """Return whether the pipeline has a table of vectors or weights instead of a Transformer module."""
         return self.static is not None or self.sparse_static is not None
 
 

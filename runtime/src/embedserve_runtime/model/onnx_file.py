@@ -53,7 +53,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class OnnxDeclaration:
-    """What an ONNX file declares about itself.
+    """The inputs, outputs and operators that an ONNX file declares.
 
     inputs: without those that the file itself gives values. external: paths relative to the file's folder.
     operators: types of its nodes, those of inner graphs and of functions included.

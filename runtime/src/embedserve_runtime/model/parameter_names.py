@@ -1,4 +1,4 @@
-"""Where a checkpoint keeps the tensors that a description needs: the map from our parameter names to its own."""
+"""Maps our parameter names to the tensors of a checkpoint that a description needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Where a parameter is stored: in a checkpoint tensor, or in one of `parts` equal row blocks of it (fused
+    """The tensor of a checkpoint in which a parameter is stored, or one of `parts` equal row blocks of it (fused
     products).
 
     transpose: the checkpoint keeps it as (in_features, out_features).

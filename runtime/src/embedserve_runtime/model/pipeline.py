@@ -13,7 +13,7 @@ from embedserve_runtime.model.canonical import NOT_HASHED
 
 
 class Pooling(StrEnum):
-    """How the hidden states of a sequence are combined into one vector."""
+    """The operation that combines the hidden states of a sequence into one vector."""
 
     CLS = "cls"
     MEAN = "mean"
@@ -40,7 +40,7 @@ class DenseLayer:
 
     @property
     def projects_residual(self) -> bool:
-        """Whether there is an R."""
+        """Return whether there is an R."""
         return self.residual and self.in_features != self.out_features
 
 

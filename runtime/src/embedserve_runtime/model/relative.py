@@ -1,5 +1,5 @@
-"""What attention adds by the distance of query and key: buckets as T5, MPNet and DeBERTa-v2 count them, and one table
-for everything that depends on the distance alone. Pure functions on arrays, shared by the engines."""
+"""Computes what attention adds by the distance of query and key: buckets as T5, MPNet and DeBERTa-v2 count them, and
+one table for everything that depends on the distance alone. Pure functions on arrays, shared by the engines."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def expand_routes(files: ModelFiles, entries: Sequence[ModuleEntry]) -> ModuleRo
 
 @dataclass(frozen=True, slots=True)
 class _Routing:
-    """Which route an input takes, by what it is called (its task) and being a text. default: by being a text alone."""
+    """Chooses the route that an input takes, by what it is called (its task) and being a text. default: by being a text
+    alone."""
 
     path: Path
     routes: Sequence[str]

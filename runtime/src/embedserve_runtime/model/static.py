@@ -37,7 +37,7 @@ Tensor = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StaticTable:
-    """How a static model reads its table of token vectors.
+    """Describes how a static model reads its table of token vectors.
 
     tensor: the name of the table among the tensors.
     vocabulary: token ids from 0 on; dimensions: length of a row.

@@ -55,7 +55,7 @@ class AdaptersConfig(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLocation:
-    """Where an adapter lies.
+    """The location of an adapter.
 
     name: as requests have it. folder: of peft's files, relative to that of the encoder; None: in the checkpoint, with
     number `index` of `count`.

@@ -1,4 +1,4 @@
-"""Which class of transformers reads a folder's tokenizer.
+"""Finds the class of transformers that reads a folder's tokenizer.
 
 Source: `AutoTokenizer` of transformers 4.57.6, with code of the repository's own trusted: `auto_map`, else
 `tokenizer_class` of tokenizer_config.json, else that of config.json, else what belongs to the `model_type`.

@@ -65,7 +65,7 @@ class _Tensor:
 
 
 class _Refused(Exception):
-    """What the file has and a dictionary of tensors does not need."""
+    """The file has something that a dictionary of tensors does not need."""
 
 
 class TorchFile:
@@ -135,7 +135,7 @@ def _load(archive: zipfile.ZipFile, root: str, tensor: _Tensor) -> NDArray[np.ge
 
 
 def _interpret(pickle: bytes) -> dict[str, _Tensor]:
-    """What the pickle describes."""
+    """Return the tensors that the pickle describes, by name."""
     machine = _Machine()
     for instruction, argument, _ in pickletools.genops(pickle):
         handle = _INSTRUCTIONS.get(instruction.name)

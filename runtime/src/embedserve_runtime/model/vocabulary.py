@@ -1,4 +1,4 @@
-"""Which id a token has by tokenizer.json, and which tokens are special ones."""
+"""Reads from the tokenizer's files the ids of tokens, and which of them are special ones."""
 
 from __future__ import annotations
 

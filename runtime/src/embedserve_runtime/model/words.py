@@ -25,7 +25,7 @@ TENSOR = "weight"
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """How a table of token weights is read: without special tokens, at most `max_length` of the others.
+    """Describes a table of token weights, which is read without special tokens, at most `max_length` of the others.
 
     vocabulary: token ids from 0 on, which are also the columns.
     """

@@ -65,7 +65,7 @@ def _concatenate(parts: Sequence[FloatArray | None]) -> FloatArray | None:
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """How close the outputs of a variant are to those of the reference; of dense vectors and token weights, the worse.
+    """The closeness of a variant's outputs to those of the reference; of dense vectors and token weights, the worse.
 
     mean_cosine, min_cosine: of a text's two vectors. max_difference: of any number of the vectors. rank_agreement:
     Spearman's correlation of the scores, of the kind where it is least.

@@ -125,7 +125,7 @@ def _bind_main_run(runner: Runner) -> Callable[[PackedBatch], ModelOutput]:
 
 @dataclass(frozen=True, slots=True)
 class _CoreAllocation:
-    """How the cores are split, with the number of HTTP workers."""
+    """The division of the cores, with the number of HTTP workers."""
 
     split: CpuSplit | None
     http_workers: int

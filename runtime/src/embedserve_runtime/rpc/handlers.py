@@ -45,7 +45,7 @@ class Response(NamedTuple, Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class MessageContext:
-    """What handlers know of a message besides its fields.
+    """The context of a message: all that handlers need besides its fields.
 
     request: how the message is identified and counted. options: those of the client, including the deadline of the
     call.

@@ -1,4 +1,4 @@
-"""Whether the engine can still do what it could when it was started.
+"""Checks whether the engine can still do what it could when it was started.
 
 Some errors spoil one batch: a text that an operator cannot take, a moment without memory. After others nothing runs any
 more, as after an illegal access in a CUDA kernel, which takes the context of the whole process with it. A batch that

@@ -306,7 +306,7 @@ class RequestQueue:
 
     @property
     def has_sparse_clients(self) -> bool:
-        """Tell whether `form_sparse_batch` may find something."""
+        """Return whether `form_sparse_batch` may find something."""
         return any(self._is_sparse(client) for client in islice(self._clients, LOOK_AHEAD))
 
     def _is_sparse(self, client: str | None) -> bool:

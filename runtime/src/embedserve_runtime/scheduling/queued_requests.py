@@ -92,5 +92,5 @@ class ClientQueue:
         self.inputs -= inputs
 
     def has_expired(self, now: float) -> bool:
-        """Tell whether the deadline of any request has passed."""
+        """Return whether the deadline of any request has passed."""
         return any(request.deadline <= now for request in self.ring.values())

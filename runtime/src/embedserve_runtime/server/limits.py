@@ -16,20 +16,20 @@ MAX_CONNECTIONS = 16_384
 closed."""
 
 IDLE_SECONDS = 75.0
-"""How long a connection without a request stays open. Longer than common load balancers keep one (60 s), so that they
-close first and no request meets a closing connection."""
+"""Seconds that a connection without a request stays open. Longer than common load balancers keep one (60 s), so that
+they close first and no request meets a closing connection."""
 HEAD_SECONDS = 30.0
-"""How long a request's head may take, from its first byte to its last."""
+"""Seconds that a request's head may take, from its first byte to its last."""
 MAX_DISCARDED_BYTES = 1_048_576
 """Bytes of a body that are read after its request was answered, so that the connection can serve another request."""
 WRITE_SECONDS = 60.0
-"""How long a client may read nothing of an answer."""
+"""Seconds for which a client may read nothing of an answer."""
 LINGER_SECONDS = 2.0
-"""How long a connection stays open after its last answer while the client is still sending, so that the client can read
-the answer and close it."""
+"""Seconds that a connection stays open after its last answer while the client is still sending, so that the client can
+read the answer and close it."""
 MAX_LINGER_BYTES = 1_048_576
 """Bytes that are still read from a connection whose request was refused as malformed."""
 FIRST_REQUEST_SECONDS = 1.0
-"""How long a new connection is kept for its first request once the server stops: it may have been sent already."""
+"""Seconds that a new connection is kept for its first request once the server stops: it may have been sent already."""
 SWEEP_SECONDS = 1.0
 """Time between two checks of all connections; the time limits are that coarse."""

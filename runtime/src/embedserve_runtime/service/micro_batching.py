@@ -41,7 +41,7 @@ EmbedCallback = Callable[[EmbedResult | Exception], None]
 
 
 class InputRendering(NamedTuple):
-    """How texts become sequences: the options of a request that decide its tokens. Texts with the same rendering go
+    """The options of a request that decide the tokens of its texts. Texts with the same rendering go
     through the tokenizer in one call."""
 
     encoder: InputEncoder
@@ -50,7 +50,7 @@ class InputRendering(NamedTuple):
 
 
 def is_small(query: EmbedQuery) -> bool:
-    """Whether a query is batched with others: it has a few short inputs, and asks for vectors only."""
+    """Return whether a query is batched with others: it has a few short inputs, and asks for vectors only."""
     return (
         query.outputs is OutputKind.DENSE
         and query.spans is None

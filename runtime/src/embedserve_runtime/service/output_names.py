@@ -1,4 +1,4 @@
-"""What errors call the kinds of results."""
+"""Names the kinds of output for error messages."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MAX_QUOTED = 100
 
 
 def is_query(card: ModelCard, query: EmbedQuery) -> bool:
-    """Whether the inputs are queries.
+    """Return whether the inputs are queries.
 
     Where the query does not say it, an asymmetric model decides; for other models inputs are documents. Raises
     InvalidInput where an asymmetric model has no default.

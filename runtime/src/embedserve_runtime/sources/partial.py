@@ -61,7 +61,7 @@ class PartialFile:
         self.path = folder / CONTENT / file.path
         self.size = file.size
         self.resolved: str | None = None
-        """Where the last answer came from, if that was after a redirect."""
+        """The address that the last answer came from, if that was after a redirect."""
         self.attempts = 1
         self.is_checked = True
         self._note = folder / NOTES / f"{hashlib.sha256(file.path.encode()).hexdigest()}.json"
@@ -96,7 +96,7 @@ class PartialFile:
         return self.is_done and self._hashed == self.size
 
     def take_flush(self) -> bool:
-        """Whether a flush is due: once for every `FLUSH_EVERY` bytes. Called by the thread that hashes."""
+        """Return whether a flush is due: once for every `FLUSH_EVERY` bytes. Called by the thread that hashes."""
         if self._hashed - self._flushed < FLUSH_EVERY:
             return False
         self._flushed = self._hashed
@@ -233,7 +233,8 @@ class PartialFile:
             return self.size or 0
 
     def _read_note(self) -> list[FileSegment] | None:
-        """What a note says, if it speaks of the same content and of bytes that the file has."""
+        """Read the segments that a note lists, if it is of the same content and of bytes that the file has; else
+        None."""
         try:
             note = json.loads(self._note.read_bytes())
             length = self.path.stat().st_size

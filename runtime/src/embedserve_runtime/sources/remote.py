@@ -13,8 +13,8 @@ import httpx2
 from embedserve_runtime.errors import CertificateUntrusted, EmbedserveError, SourceUnavailable
 
 READ_BYTES = 256 << 10
-"""At most, of a connection at once. With the 64 KiB that httpcore2 takes, threads that hand the interpreter to each
-other take as long as the copying: 2 GB came at 0.78 of curl's rate, with this at 0.94."""
+"""Bytes that are read from a connection at once, at most. With the 64 KiB that httpcore2 takes, threads that hand the
+interpreter to each other take as long as the copying: 2 GB came at 0.78 of curl's rate, with this at 0.94."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Source(Protocol):
         """Return the error for an answer that is not worth a retry."""
 
     def can_verify(self, headers: Mapping[str, str]) -> bool:
-        """Whether a file's check holds for the content that follows these headers."""
+        """Return whether a file's check holds for the content that follows these headers."""
 
 
 def build_connection_error(name: str, error: BaseException) -> EmbedserveError:

@@ -22,7 +22,7 @@ UNWANTED = ("onnx/*", "openvino/*")
 
 
 def is_safe(path: str) -> bool:
-    """Whether a path of a source stays inside of the folder that it is written to."""
+    """Return whether a path of a source stays inside of the folder that it is written to."""
     parts = PurePosixPath(path).parts
     return (
         bool(parts)

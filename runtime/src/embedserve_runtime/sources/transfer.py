@@ -18,7 +18,7 @@ from embedserve_runtime.store import FetchedFile
 
 CONNECTIONS = 6
 ATTEMPTS = 3
-"""How often a file is fetched whose content is not what its hash says."""
+"""Attempts to fetch a file whose content is not what its hash says."""
 
 
 class Transfer:

@@ -85,7 +85,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What can be removed, in the order of removal."""
+    """The entries of a store that can be removed, in the order of removal."""
 
     pointers: tuple[StoredReference, ...]
     folders: tuple[StoreFolder, ...]

@@ -66,7 +66,7 @@ def remove_folder(root: Path, kind: Kind, name: str) -> None:
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether every file has the content that the manifest says. Reads all of it."""
+    """Return whether every file has the content that the manifest says. Reads all of it."""
     manifest = read_manifest(folder)
     return manifest is not None and find_damage_by_hash(folder, manifest) is None
 

@@ -81,7 +81,7 @@ def make_folder(path: Path) -> None:
 
 
 def refuses_links(error: OSError) -> bool:
-    """Whether an error of `os.link` means that this file cannot have another name."""
+    """Return whether an error of `os.link` means that this file cannot have another name."""
     return error.errno in _NO_LINKS
 
 

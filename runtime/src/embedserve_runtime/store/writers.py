@@ -45,7 +45,8 @@ class Writer(BaseModel):
         )
 
     def is_dead(self, silent_s: float) -> bool:
-        """Whether the writer is dead. silent_s: seconds since its lease was renewed, by the file server's clock."""
+        """Return whether the writer is dead. silent_s: seconds since its lease was renewed, by the file server's
+        clock."""
         if self.released:
             return True
         if self.boot and (self.boot, self.namespace) == (_read_boot_id(), _read_pid_namespace()):

@@ -100,7 +100,7 @@ def _escape_controls(text: str) -> str:
 
 
 def is_color_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose user has not asked for plain text (`NO_COLOR`, `TERM=dumb`)."""
+    """Return whether a stream is a terminal whose user has not asked for plain text (`NO_COLOR`, `TERM=dumb`)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

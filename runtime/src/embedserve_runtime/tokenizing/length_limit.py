@@ -53,7 +53,7 @@ class LengthLimit:
         return np.concatenate((self._head, truncate_ids(content, self.room, rules.side), self._tail))
 
     def _has_special_tokens(self, ids: Int32Array) -> bool:
-        """Whether an id array begins and ends with the special tokens."""
+        """Return whether an id array begins and ends with the special tokens."""
         head, tail = self._head, self._tail
         return bool(
             np.array_equal(ids[: len(head)], head) and np.array_equal(ids[len(ids) - len(tail) :], tail)

@@ -29,7 +29,7 @@ _MAX_ADDED_TOKENS = 256
 
 
 class WordSplit(Enum):
-    """How an ASCII word is split into the words that the model reads."""
+    """The pattern that splits an ASCII word into the words that the model reads."""
 
     LETTERS_AND_SIGNS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z]")
     LETTERS_AND_RUNS = re.compile(r"[0-9A-Z_a-z]+|[^0-9A-Z_a-z]+")
@@ -49,7 +49,7 @@ class WordSplit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizerSettings:
-    """How the normalizer and pre-tokenizer change a word.
+    """The changes that the normalizer and pre-tokenizer make to a word.
 
     lowercases: whether letters are lower-cased. mark: the character put before each word. added_tokens: what may be an
     added token, in lower case.
@@ -99,7 +99,7 @@ def build_word_encoder(
 
 
 def _lowers_letters(tokenizer: Tokenizer, tokenizer_json: Mapping[str, Any]) -> bool | None:
-    """Whether the normalizer lower-cases ASCII letters; None where it does anything else to ASCII."""
+    """Return whether the normalizer lower-cases ASCII letters; None where it does anything else to ASCII."""
     if not all(map(_is_by_character, flatten_steps(tokenizer_json["normalizer"], "normalizers"))):
         return None
     normalizer = tokenizer.normalizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TableTexts:
-    """How tokenizing texts for a table differs.
+    """The rules by which texts for a table are tokenized, where they differ.
 
     empty_text_id: the id that stands for a text without tokens; None refuses such a text.
     max_characters: how much of a text with its prompt is read, where it is truncated on the right; None for all.

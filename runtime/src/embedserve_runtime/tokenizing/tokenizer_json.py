@@ -187,7 +187,7 @@ def _splits_at_blanks(pre_tokenizer: dict[str, Any]) -> bool:
 
 
 def _are_words_context_free(tokenizer_json: Mapping[str, Any]) -> bool:
-    """Whether a text that begins with a blank has the same ids as after a word."""
+    """Return whether a text that begins with a blank has the same ids as after a word."""
     if any(token["rstrip"] and token["content"][-1:].isalnum() for token in tokenizer_json["added_tokens"]):
         return False
     steps = flatten_steps(tokenizer_json["pre_tokenizer"], "pretokenizers")

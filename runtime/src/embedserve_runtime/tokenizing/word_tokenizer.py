@@ -102,7 +102,8 @@ class _WordCache(dict[str, bytes]):
 
 
 def are_words_independent(tokenizer_json: Mapping[str, Any]) -> bool:
-    """Whether the ids of a text are those of its words, one after another. tokenizer_json: the content of that file."""
+    """Return whether the ids of a text are those of its words, one after another. tokenizer_json: the content of that
+    file."""
     if tokenizer_json["model"].get("dropout"):
         return False
     # White space next to an added token goes with it, which splits nothing else; white space inside it would.
@@ -133,7 +134,7 @@ def _is_position_independent(step: Mapping[str, Any]) -> bool:
 
 
 def _keeps_blanks(tokenizer: Tokenizer) -> bool:
-    """Whether the normalizer keeps white space where a blank is; its table of characters may not."""
+    """Return whether the normalizer keeps white space where a blank is; its table of characters may not."""
     normalizer = tokenizer.normalizer
     return normalizer is None or all(
         re.fullmatch(r"\S+\s+\S+", normalizer.normalize_str(f"a{blank}a")) for blank in _BLANKS

@@ -30,7 +30,7 @@ class CompressionMiddleware:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether the value of an Accept-Encoding header names gzip with a weight above 0."""
+    """Return whether the value of an Accept-Encoding header names gzip with a weight above 0."""
     for part in accept_encoding.lower().split(","):
         coding, *parameters = (field.strip() for field in part.split(";"))
         if coding == "gzip":

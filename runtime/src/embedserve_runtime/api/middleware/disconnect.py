@@ -14,7 +14,7 @@ from starlette.types import Receive
 from embedserve_runtime.api.errors import BodyTimeout
 
 BODY_SECONDS = 60.0
-"""How long a body may take to arrive; a longer one may take as long as it arrives at `MIN_BODY_BYTES_PER_SECOND`."""
+"""Seconds that a body may take to arrive; a large one may take longer at `MIN_BODY_BYTES_PER_SECOND`."""
 MIN_BODY_BYTES_PER_SECOND = 16_384
 WATCH_SECONDS = 0.25
 """Requests still unanswered after this long get a task that listens for the end of their connection.

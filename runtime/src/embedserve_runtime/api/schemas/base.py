@@ -1,4 +1,4 @@
-"""What the models of all dialects share: their base class, common fields, and how they are serialized."""
+"""Provides what the models of all dialects share: their base class, common fields, and their serialization."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExpectedInput:
 
 
 def is_none(value: object) -> bool:
-    """For `exclude_if`: whether a member of an answer is left out instead of being null."""
+    """Return whether a member of an answer is left out instead of being null; for `exclude_if`."""
     return value is None
 
 

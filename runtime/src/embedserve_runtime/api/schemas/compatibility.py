@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class FieldSupport(StrEnum):
-    """How far a field of an API is supported.
+    """The extent to which a field of an API is supported.
 
     SUPPORTED: it does what its API says. IGNORED: it is accepted and changes no vector. REFUSED: only values that
     change nothing are accepted.

@@ -80,9 +80,9 @@ class AttentionInBlocks:
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """What all blocks of the sequence read: values outside the loop. back, ahead: how many tokens before and after
-    itself a query sees at most, int64 (1,). strip: (1, heads or 1, block, back + block + ahead or more), what is added
-    by distance. hidden_keys: (1, 1, 1, length). projected_keys: see `DisentangledTerms.project_keys`."""
+    """The values that all blocks of a sequence read from outside the loop. back, ahead: how many tokens before and
+    after itself a query sees at most, int64 (1,). strip: (1, heads or 1, block, back + block + ahead or more), what is
+    added by distance. hidden_keys: (1, 1, 1, length). projected_keys: see `DisentangledTerms.project_keys`."""
 
     layer: Attention
     heads: Sequence[str]
@@ -192,7 +192,8 @@ def _write_strip(body: GraphWriter, table: DistanceTable, back: str, ahead: str)
 
 
 def write_hidden_keys(body: GraphWriter, length: str, attended_lengths: str) -> str:
-    """What hides the keys that attention does not see: 0 or -inf, (sequences, 1, 1, length). length: int64 (1,)."""
+    """Write a mask that hides the keys that attention does not see: 0 or -inf, (sequences, 1, 1, length). length: int64
+    (1,)."""
     key_positions = body.add("Range", body.add_scalar(0), body.add("Squeeze", length), body.add_scalar(1))
     ends = body.add(
         "Unsqueeze", body.add("Cast", attended_lengths, to=TensorProto.INT64), body.add_integers(1)

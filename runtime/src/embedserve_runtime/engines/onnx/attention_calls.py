@@ -222,7 +222,8 @@ def _write_group(branch: GraphWriter, body: GraphWriter, number: str, heads: QKV
 
 
 def _write_bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str, str]:
-    """Where the groups start and end, with the columns unless all are meant: int64 (groups, 1 or 2)."""
+    """Write the starts and ends of the groups, with those of the columns unless all are meant: int64 (groups, 1 or
+    2)."""
     if end is None:
         return "starts", "ends"
     padding = graph.add_integers(0, 0, 0, 1)

@@ -51,12 +51,12 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def takes_attention_mask(inputs: Collection[str]) -> bool:
-    """Whether a graph with inputs of these names takes an attention mask."""
+    """Return whether a graph with inputs of these names takes an attention mask."""
     return all(name in inputs for name, _, _ in SEEN_INPUTS)
 
 
 def takes_types(encoder: Encoder) -> bool:
-    """Whether the graph has the input `token_types`."""
+    """Return whether the graph has the input `token_types`."""
     return encoder.embeddings.token_types > 1
 
 
@@ -196,7 +196,7 @@ def _write_embedding_norm(parts: Parts, embeddings: Embeddings, hidden: str, row
 def _write_position_and_type_row(
     parts: Parts, embeddings: Embeddings, types: FloatArray | None
 ) -> str | None:
-    """What is added to each word row; None when it has neither position nor type.
+    """Write the sum of position and type embeddings of each token; None when the encoder has neither.
 
     Positions and types lie in one table, type after type, so that a type costs no row of its own.
     """

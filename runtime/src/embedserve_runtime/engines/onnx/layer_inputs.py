@@ -1,4 +1,4 @@
-"""What layers read of the embeddings beside their inputs (`model.architecture.LayerInputs`), as nodes."""
+"""Writes what layers read of the embeddings beside their inputs (`model.architecture.LayerInputs`), as nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from embedserve_runtime.model.architecture import Encoder, LayerInputs
 
 
 def write_layer_inputs(parts: Parts, embeddings: str, encoder: Encoder) -> list[str]:
-    """What each layer reads, (tokens, width). embeddings: (tokens, hidden), of an encoder that has such inputs."""
+    """Write the layer input of each layer, (tokens, width). embeddings: (tokens, hidden), of an encoder that has such
+    inputs."""
     graph, inputs, count = parts.graph, encoder.layer_inputs, len(encoder.layers)
     assert inputs is not None
     projected = parts.write_product(embeddings, ["layer_inputs.projection"], bias=False)

@@ -1,4 +1,4 @@
-"""How large the numbers are that the products of each layer read, on a batch of texts.
+"""Observes how large the numbers are that the products of each layer read, on a batch of texts.
 
 A few channels behind a norm are many times as large as the others in every text; which they are, only a forward pass
 shows.

@@ -28,8 +28,8 @@ class Capacity:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """What a part by token and one by sequence take: each begins on 16 bytes, since a kernel is compiled once more
-        for every set of its arrays that does not."""
+        """The elements that a part by token and one by sequence take: each begins on 16 bytes, since a kernel is
+        compiled once more for every set of its arrays that does not."""
         return (-(-self.tokens // ALIGNED) * ALIGNED, -(-self.sequences // ALIGNED) * ALIGNED)
 
     @property

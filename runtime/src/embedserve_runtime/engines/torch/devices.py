@@ -1,4 +1,4 @@
-"""Which devices torch has here, and which of them are used."""
+"""Finds the devices that torch has here, and chooses those that are used."""
 
 from __future__ import annotations
 

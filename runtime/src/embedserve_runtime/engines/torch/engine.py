@@ -56,7 +56,7 @@ MAX_CONCURRENT_EIGHT_BIT_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForwardOptions:
-    """How an engine runs its encoder.
+    """The options of an engine's forward pass.
 
     kernel: the attention to take; None takes the fastest that can run the encoder. calibration: texts that products in
     8 bit are calibrated on. streamed: each forward pass reads the weights of a layer when it is its turn and keeps

@@ -21,14 +21,14 @@ MAX_FORMS = 200
 
 
 class CompiledKernel(Protocol):
-    """What Triton reports of a function that it has compiled."""
+    """A compiled function, as Triton reports it."""
 
     @property
     def name(self) -> str: ...
 
 
 class FormCounter:
-    """Triton's hook after a compilation, whether the compiler ran or its folder had the form."""
+    """Counts compiled forms: Triton's hook after a compilation, whether the compiler ran or its folder had the form."""
 
     def __init__(self, max_forms: int) -> None:
         self.forms: Counter[str] = Counter()

@@ -1,4 +1,5 @@
-"""What layers read of the embeddings beside their inputs (`model.architecture.LayerInputs`), on packed tokens."""
+"""Computes what layers read of the embeddings beside their inputs (`model.architecture.LayerInputs`), on packed
+tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from embedserve_runtime.model.architecture import LayerInputs
 
 
 class PackedLayerInputs:
-    """From the embeddings to what each layer reads."""
+    """Computes the layer input of each layer from the embeddings."""
 
     def __init__(self, inputs: LayerInputs, parameters: Parameters) -> None:
         self._width, self._scale = inputs.width, inputs.scale

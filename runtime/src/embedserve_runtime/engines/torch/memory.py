@@ -1,5 +1,5 @@
-"""What happens when the device's memory runs out: the batch goes in halves, for a while batches stay below what failed,
-and then they grow back step by step. Pure decisions; the engine acts on them."""
+"""Decides what happens when the device's memory runs out: the batch goes in halves, for a while batches stay below
+what failed, and then they grow back step by step. Pure decisions; the engine acts on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LoweredBudget:
 
     @property
     def restored_at(self) -> float:
-        """When the limit ends if memory does not run out again, in seconds of the same clock."""
+        """The time at which the limit ends if memory does not run out again, in seconds of the same clock."""
         # The least count with max_tokens * 2**count >= original_tokens.
         doublings = ((self.original_tokens - 1) // self.max_tokens).bit_length()
         return self.failed_at + doublings * self.wait_s

@@ -40,7 +40,7 @@ class Normalization:
 
     @property
     def form(self) -> tuple[NormKind, float, bool]:
-        """What norms that one kernel computes together have in common."""
+        """The properties that norms must share for one kernel to compute them together."""
         return self.kind, self.eps, self.bias is not None
 
     def __call__(self, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whether the torch engine can run here. Knows torch by name only, so that asking costs no import."""
+"""Decides whether the torch engine can run here. Knows torch by name only, so that asking costs no import."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the families that come from language models share: RMS norms first, rotary positions, grouped key/value heads,
-gated MLP; causal unless config.json says otherwise.
+"""Describes what the families that come from language models share: RMS norms first, rotary positions, grouped
+key/value heads, gated MLP; causal unless config.json says otherwise.
 
 Source: `Qwen2Model`, `Qwen3Model`, `MistralModel` and `LlamaModel` of transformers, which have one layout and one set
 of tensor names.
@@ -78,7 +78,7 @@ class DecoderConfig(RotaryConfig):
     auto_map: dict[str, object] | None = None
 
     def has_causal_attention(self, path: Path) -> bool:
-        """Whether tokens see only what stands before them.
+        """Return whether tokens see only what stands before them.
 
         Repositories with code of their own make such models bidirectional; whether they do, config.json says or
         nobody does, and the vectors of the wrong guess look as good as the right ones.

@@ -47,7 +47,7 @@ THETAS: Mapping[str, float] = MappingProxyType({FULL: 1_000_000.0, SLIDING: 10_0
 
 
 class _LayerConfig(FileModel):
-    """What a layer has of its own."""
+    """The sizes that one layer has of its own."""
 
     head_dim: PositiveInt | None = None
     num_key_value_heads: PositiveInt | None = None

@@ -110,7 +110,7 @@ def _describe_attention(path: Path, config: GemmaConfig) -> Attention:
 
 
 def _list_windows(path: Path, config: Gemma2Config) -> list[int | None]:
-    """How far each layer's tokens see: every second layer, from the first on, has a window."""
+    """List each layer's window, None for a layer without one: every second layer, from the first on, has one."""
     kinds = config.layer_types or [
         FULL if number % 2 else SLIDING for number in range(config.num_hidden_layers)
     ]

@@ -103,7 +103,7 @@ CODE_NAMES = ParameterNames(
 
 
 def is_jina(file: ModelFile) -> bool:
-    """Whether a config.json with model_type "bert" means a JinaBERT."""
+    """Return whether a config.json with model_type "bert" means a JinaBERT."""
     signs = file.parse(_Signs)
     named = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
     return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in named)

@@ -82,7 +82,8 @@ class OwnConfig(FileModel):
         return self.num_experts > 0 and self.moe_every_n_layers > 0
 
     def is_mixture(self, layer: int) -> bool:
-        """Whether the MLP of the layer is a mixture: the second of every `moe_every_n_layers`, as the source counts."""
+        """Return whether the MLP of the layer is a mixture: the second of every `moe_every_n_layers`, as the source
+        counts."""
         return self.has_experts and layer % self.moe_every_n_layers == 1
 
 

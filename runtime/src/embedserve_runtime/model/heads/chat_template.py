@@ -57,7 +57,7 @@ class ChatTemplate:
 
     @property
     def names_pair(self) -> bool:
-        """Whether the program itself tells queries from documents, and was not written for a chat alone."""
+        """Return whether the program itself tells queries from documents, and was not written for a chat alone."""
         return all(re.search(rf"['\"]{role}['\"]", self.program) for role in (QUERY, DOCUMENT))
 
 

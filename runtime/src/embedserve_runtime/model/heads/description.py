@@ -33,7 +33,7 @@ class ScoreFunction(StrEnum):
 
 
 class SparsePooling(StrEnum):
-    """How the token rows of a sequence are combined into one row."""
+    """The operation that combines the token rows of a sequence into one row."""
 
     MAX = "max"
     SUM = "sum"
@@ -176,7 +176,7 @@ class TokenPooling:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """How queries and documents of a multi-vector model are encoded, and which tokens have vectors.
+    """Describes how queries and documents of a multi-vector model are encoded, and which tokens have vectors.
 
     query_prompt, document_prompt: texts put before each input, markers included.
     markers: texts at their beginning that are one token each where the vocabulary has it.

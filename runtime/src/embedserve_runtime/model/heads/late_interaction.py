@@ -50,7 +50,8 @@ QUERY_PROMPTS, DOCUMENT_PROMPTS = (QUERY,), (DOCUMENT, "passage", "corpus")
 
 
 def is_stanford_colbert(config: HeadConfig) -> bool:
-    """Whether a checkpoint without modules.json is one of Stanford's ColBERT, with a projection next to the encoder."""
+    """Return whether a checkpoint without modules.json is one of Stanford's ColBERT, with a projection next to the
+    encoder."""
     return STANFORD in (config.architectures or [])
 
 

@@ -1,4 +1,4 @@
-"""How a model of NVIDIA's bidirectional Llama pools, by the key `pooling` of its config.json.
+"""Reads how a model of NVIDIA's bidirectional Llama pools, from the key `pooling` of its config.json.
 
 Source: the code beside the checkpoints of llama-nemotron-embed and llama-nemotron-rerank, of which NVIDIA's NeMo has a
 copy (`llama_bidirectional`). There a name that it does not know means the first token; here it is refused.

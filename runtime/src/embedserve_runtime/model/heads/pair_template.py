@@ -1,5 +1,5 @@
-"""Which written prompt a model judges pairs in, if its repository says one: the decisions of CrossEncoder of
-sentence-transformers 6.2, and the known rerankers by name where it would guess."""
+"""Chooses the written prompt that a model judges pairs in, if its repository says one: by the decisions of CrossEncoder
+of sentence-transformers 6.2, and for rerankers known by name where it would guess."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RANKING = "text-ranking"
 
 
 def lacks_pooling(layout: ModelLayout, settings: ModelSettings) -> bool:
-    """Tell whether neither the model's files nor the service say how to pool."""
+    """Return whether neither the model's files nor the service say how to pool."""
     return (
         not layout.modules.has_modules_file and layout.modules.pooling is None and settings.pooling == "auto"
     )

@@ -1,4 +1,4 @@
-"""Which task a folder is for, and the head for it."""
+"""Reads the task that a folder is for, and the head for it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class PyLateConfig(RoleLengths):
 
     @property
     def has_settings(self) -> bool:
-        """Tell whether PyLate wrote any of them."""
+        """Return whether PyLate wrote any of them."""
         return bool(self.model_fields_set - {"model_type"})
 
 

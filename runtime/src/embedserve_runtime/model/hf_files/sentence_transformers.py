@@ -51,7 +51,8 @@ class RouterConfig(FileModel):
 
 
 class TokenizerCall(FileModel):
-    """How a Transformer module calls its tokenizer. truncation: only to say that texts are truncated."""
+    """The arguments with which a Transformer module calls its tokenizer. truncation: only to say that texts are
+    truncated."""
 
     add_special_tokens: bool | None = None
     max_length: PositiveInt | None = None
@@ -67,7 +68,7 @@ class ProcessingArguments(FileModel):
 
 
 class TokenizerArguments(FileModel):
-    """What a Transformer module gives its tokenizer when it loads it."""
+    """The arguments with which a Transformer module loads its tokenizer."""
 
     model_max_length: PositiveInt | None = None
     truncation_side: Literal["left", "right"] | None = None

@@ -138,7 +138,7 @@ def load_parts(
 
 
 def has_post_norms(encoder: Encoder) -> bool:
-    """Tell whether all layers have their norms after the branches."""
+    """Return whether all layers have their norms after the branches."""
     return all(layer.placement is NormPlacement.POST for layer in encoder.layers)
 
 

@@ -309,7 +309,7 @@ class ActivatedProduct:
 
 
 def can_be_fused(weight: Tensor, gated: bool) -> bool:
-    """Whether the tensor memory accelerator is available and can address the weight and the result.
+    """Return whether the tensor memory accelerator is available and can address the weight and the result.
 
     Its rows must be multiples of 16 bytes, and a tile of a gate must not reach into the rows of the up product.
     """

@@ -1,4 +1,4 @@
-"""Whether the fused encoder can run a description on a device. Knows Triton by name only, so that asking is cheap."""
+"""Decides whether the fused encoder can run a description on a device. Knows Triton by name only, which is cheap."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def find_flash_obstacle(encoder: Encoder, device: torch.device, dtype: torch.dty
 
 
 def can_flash_run(attention: Attention) -> bool:
-    """Whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
+    """Return whether flash-attn-4 has the form. Windows it has too, and is slower at them."""
     added = (attention.window, attention.distance_bias, attention.disentangled, attention.soft_cap)
     return all(term is None for term in added) and attention.head_size in (64, 128)
 
 
 def can_run_skinny(layer: Layer) -> bool:
-    """Whether for few tokens the layer's norms are computed by the products that read their result: norms with a bias,
-    after each branch, and no gate."""
+    """Return whether for few tokens the layer's norms are computed by the products that read their result: norms with a
+    bias, after each branch, and no gate."""
     return (
         layer.placement is NormPlacement.POST
         and layer.attention_norm

@@ -102,7 +102,7 @@ def scaled_gelu(x, factors):
 
 @gluon.constexpr_function
 def get_accumulator_layout(columns, left):
-    """How the accumulators of four warps lie: each has 16 rows of 64."""
+    """Return the layout of the accumulators of four warps: each has 16 rows of 64."""
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 256 // left.primitive_bitwidth]
     )
