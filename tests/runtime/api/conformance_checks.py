@@ -1,4 +1,4 @@
-"""What a row of the conformance table asks of an answer: shapes, keys and order, no values of vectors."""
+"""Checks what a row of the conformance table asks of an answer: shapes, keys and order, no values of vectors."""
 
 from __future__ import annotations
 

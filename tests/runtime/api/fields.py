@@ -18,7 +18,7 @@ from embedserve_runtime.api.schemas.compatibility import FieldNote, FieldSupport
 
 
 class Effect(StrEnum):
-    """What a value does to the answer that the body has without it."""
+    """The effect of a value on the answer that the body has without it."""
 
     SAME = "the same answer"
     FORM = "the same numbers in another form"

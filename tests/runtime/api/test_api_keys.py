@@ -39,7 +39,7 @@ def is_taken(keys: ApiKeys, key: str) -> bool:
 
 
 def swap_link(folder: Path, content: str) -> None:
-    """As the kubelet updates a mounted Secret: a link to a folder is replaced by one to a new folder."""
+    """Write as the kubelet updates a mounted Secret: a link to a folder is replaced by one to a new folder."""
     new = folder / f"..{content.strip()}"
     new.mkdir()
     (new / "api-keys").write_text(content)

@@ -1,4 +1,4 @@
-"""Which bodies have too many values or arrays, seen before they are parsed."""
+"""Bodies that have too many values or arrays are seen before they are parsed."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def sign(key: Ed25519PrivateKey = KEY, /, **changes: Any) -> bytes:
 
 
 def ask(calls: OperatorCalls, authorization: bytes, *, body: bytes = BODY, is_change: bool = True) -> str:
-    """Why a call is refused; TAKEN where it is not."""
+    """Return why a call is refused; TAKEN where it is not."""
     try:
         calls.check(OperatorCall("PUT", "/current", body, authorization, is_change))
     except CallRefused as error:

@@ -1,4 +1,4 @@
-"""What goes on around the engine does not wait for it."""
+"""Nothing that goes on around the engine waits for it."""
 
 from __future__ import annotations
 

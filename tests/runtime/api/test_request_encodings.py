@@ -85,7 +85,7 @@ def test_a_packed_body_is_as_good_as_the_plain_one(
 
 
 def test_gzip_of_several_members_is_their_texts_one_after_the_other(server: MonitoredServer) -> None:
-    """As RFC 1952 says."""
+    """RFC 1952 allows several members."""
     packed = gzip.compress(BODY[:10]) + gzip.compress(BODY[10:])
     answer = server.send_request(build_request("POST", "/embed", JSON, "content-encoding: gzip", body=packed))
     assert (answer.status, len(answer.json())) == (200, 2), answer

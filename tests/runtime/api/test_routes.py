@@ -1,4 +1,4 @@
-"""What goes in and what comes out of each route: one table a dialect."""
+"""Bodies and answers of each route: one table a dialect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JSON = {"content-type": "application/json"}
 
 
 def rows_of(*sequences: list[int], dimensions: int = DIMENSIONS, unit: bool = True) -> FloatArray:
-    """What the test's engine gives for token ids."""
+    """Return what the test's engine gives for token ids."""
     packed = PackedBatch.pack([np.array(sequence, dtype=np.int32) for sequence in sequences])
     rows = build_mean_run()(packed)[:, :dimensions]
     return normalize(rows) if unit else rows

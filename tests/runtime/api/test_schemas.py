@@ -115,7 +115,7 @@ def test_any_json_is_taken_or_refused_with_a_bounded_message(
 
 
 def _outcome(read: Callable[[], ApiModel]) -> str:
-    """What is taken, as JSON; else why it is not."""
+    """Return what is taken, as JSON; else why it is not."""
     try:
         return to_json(read()).decode()
     except WrongShape as error:

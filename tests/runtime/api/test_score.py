@@ -40,7 +40,8 @@ def runner(m3: M3) -> Runner:
 
 
 def flag_embedding_scores(model: M3) -> dict[str, FloatArray]:
-    """By measure: products, products of shared weights, and the mean over the query's vectors of the best product."""
+    """Return the scores by measure: products, products of shared weights, and the mean over the query's vectors of the
+    best product."""
     dense, weights, vectors = model.reference(model.ids(QUERY))
     scores: dict[str, list[float]] = {"dense": [], "sparse": [], "multi_vector": []}
     for text in DOCUMENTS:

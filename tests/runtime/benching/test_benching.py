@@ -1,4 +1,4 @@
-"""What `embedserve bench` prints of a real model, and what it makes of its measurements."""
+"""The report of `embedserve bench` on a real model, and what it makes of its measurements."""
 
 from __future__ import annotations
 

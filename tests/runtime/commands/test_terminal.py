@@ -1,4 +1,4 @@
-"""What commands print on a real pseudo-terminal, and on a pipe."""
+"""The output of commands on a real pseudo-terminal, and on a pipe."""
 
 from __future__ import annotations
 

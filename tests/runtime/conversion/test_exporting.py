@@ -127,7 +127,7 @@ def without_torch(*arguments: str) -> CompletedProcess[str]:
 def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
     ernie: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an EmbeddingService's Jobs do it on one volume."""
+    """An EmbeddingService's Jobs do it on one volume."""
     shutil.copytree(ernie, tmp_path / "hub" / "acme" / "ernie" / "main")
     monkeypatch.setenv("EMBEDSERVE_MODEL__POOLING", "mean")
     arguments = ("--model", "acme/ernie", "--store", str(tmp_path / "store"))

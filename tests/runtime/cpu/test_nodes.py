@@ -1,4 +1,4 @@
-"""Where a process stays on machines with several NUMA nodes. Layouts are as the kernel tells them."""
+"""The node that a process stays on, on machines with several NUMA nodes. Layouts are as the kernel tells them."""
 
 from __future__ import annotations
 

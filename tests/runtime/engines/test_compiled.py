@@ -59,7 +59,7 @@ def test_a_read_only_store_is_read_and_new_kernels_stay_in_the_process_s_own_fol
 
 
 def test_a_store_whose_kernels_alone_can_be_written_keeps_them(tmp_path: Path, small_volume: Path) -> None:
-    """As the operator mounts it for servers: all for reading, and this folder once more for writing."""
+    """The operator mounts it so for servers: all for reading, and this folder once more for writing."""
     kernels, outside = small_volume / "kernels", tmp_path / "kernels"
     kernels.mkdir()
     outside.mkdir()

@@ -1,4 +1,4 @@
-"""How many forms of each Triton kernel an encoder makes compile: few, whatever sizes its batches have.
+"""The number of forms of each Triton kernel that an encoder makes compile: few, whatever sizes its batches have.
 
 Triton's own look at the arguments, without a GPU: a stand-in for its driver names one, and its hook before compiling
 says that it is done.
@@ -46,7 +46,7 @@ MAX_ON_STACK = 16
 
 
 class Forms:
-    """Which forms of which kernel would have been compiled."""
+    """Records the forms of each kernel that would have been compiled."""
 
     def __init__(self) -> None:
         self._keys: set[tuple[str, str]] = set()
@@ -63,7 +63,7 @@ class Forms:
 
 
 class Hopper:
-    """What Triton asks its driver before it compiles."""
+    """The driver that Triton asks before it compiles."""
 
     def get_current_target(self) -> object:
         from triton.backends.compiler import GPUTarget

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: every form and every encoder of the table in 16 bit by the fused kernels, CUDA
+"""Tests that need a CUDA device: every form and every encoder of the table in 16 bit by the fused kernels, CUDA
 graphs, heads on the device, and what happens when its memory runs out."""
 
 from __future__ import annotations

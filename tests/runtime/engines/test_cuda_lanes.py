@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of large batches in two lanes: the same numbers as in one, whatever is under way in
+"""Tests on a CUDA device of large batches in two lanes: the same numbers as in one, whatever is under way in
 the other, and memory that does not grow with the number of graphs."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture
 def graphs(tmp_path: Path) -> partial[Graphs]:
-    """Of a head that pools means, and one that gives each token a number."""
+    """Capture graphs of a head that pools means, and one that gives each token a number."""
     from embedserve_runtime.engines.torch.fused.encoder import FusedEncoder
 
     with torch.inference_mode():
@@ -93,7 +93,7 @@ def start_copy(
 def in_turn(
     graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[OutputLevel], rounds: int
 ) -> Iterator[FloatArray]:
-    """Of all batches so often, with three under way."""
+    """Run all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
     for batch, forward_output in list(zip(given, needed, strict=True)) * rounds:
         under_way.append(start_copy(graphs, head, batch, forward_output))

@@ -68,7 +68,7 @@ class Operand:
 
 
 def result(left: Operand, right: Operand, bias: Tensor | None, kind: int, gated: bool) -> Tensor:
-    """In float32, of operands that are rounded already."""
+    """Compute the product in float32, of operands that are rounded already."""
     values = left.wide.double() @ right.wide.double().T
     if bias is not None:
         values = values + bias.double()

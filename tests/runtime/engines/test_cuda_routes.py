@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of asymmetric models: both heads of a shared encoder side by side, two encoders on
+"""Tests on a CUDA device of asymmetric models: both heads of a shared encoder side by side, two encoders on
 one device, residual layers, and all of them while the next batches are under way."""
 
 from __future__ import annotations

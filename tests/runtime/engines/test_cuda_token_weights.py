@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of token weights: dense and sparse vectors of one forward near those of a CPU, of
+"""Tests on a CUDA device of token weights: dense and sparse vectors of one forward near those of a CPU, of
 batches that graphs keep hidden states of, and of larger ones."""
 
 from __future__ import annotations

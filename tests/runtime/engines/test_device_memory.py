@@ -1,4 +1,4 @@
-"""What the torch engine does when a device's memory runs out: halves, a limit for a while, and its end."""
+"""The torch engine when a device's memory runs out: halves, a limit for a while, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the torch engine decides about a device without touching it: layouts, buckets, dtype."""
+"""Decisions of the torch engine about a device, without touching it: layouts, buckets, dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine says of itself: the word for what computes vectors, and the distance that was measured of it."""
+"""The description of an engine: the name of what computes vectors, and the distance that was measured of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which texts go through flash-attn-4, and what its call is given: without the package and without a card."""
+"""The texts that go through flash-attn-4, and the arguments of its call: without the package and without a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the ONNX engine must keep; that its numbers are right is in `test_encoders.py`."""
+"""Properties of the ONNX engine alone; that its numbers are right is in `test_encoders.py`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FIRST_TOO_LARGE = 464.0
 
 
 def norm_of(kind: NormKind, source: torch.Generator) -> Normalization:
-    """With a few channels far larger than the others, as trained norms have them."""
+    """Make a norm with a few channels far larger than the others, as trained norms have them."""
     weight = 1 + 0.2 * torch.randn(WIDTH, generator=source)
     weight[:3] *= 30
     bias = None if kind is NormKind.RMS else torch.randn(WIDTH, generator=source)
@@ -40,13 +40,13 @@ def linear_of(channels: int, depth: int, source: torch.Generator, *, bias: bool)
 
 
 def in_eight_bit(rows: Tensor, kind: EightBit) -> Tensor:
-    """What products get of the rows."""
+    """Return the rows as products read them."""
     values, scales = quantize(rows, kind)
     return values.float() * scales[:, None]
 
 
 def furthest(norm: Normalization, weight: Tensor) -> Tensor:
-    """For each channel the inputs of the norm that take it furthest, to both sides."""
+    """Return for each channel the inputs of the norm that take it furthest, to both sides."""
     rows = weight * norm.weight
     if norm.kind is NormKind.LAYER:
         rows = rows - rows.mean(dim=1, keepdim=True)

@@ -37,7 +37,7 @@ onnxruntime.InferenceSession(model.SerializeToString(), build_session_options(1)
 
 
 def test_the_library_reports_nothing_to_its_maker(tmp_path: Path) -> None:
-    """Where it does, it keeps an identifier of the device in the home folder, and what is still to be sent."""
+    """A library that reports keeps an identifier of the device in the home folder, and what is still to be sent."""
     home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", PROGRAM], env=home, check=True)
     assert list(tmp_path.rglob("*onnxruntime*")) == []

@@ -1,4 +1,4 @@
-"""Which thread a run of a session gets."""
+"""The thread that a run of a session gets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 30.0
 
 
 class Session:
-    """As ONNX Runtime's. A run on the calling thread ends when `end` is set."""
+    """Stands for ONNX Runtime's session. A run on the calling thread ends when `end` is set."""
 
     def __init__(self) -> None:
         self.begun, self.end = threading.Semaphore(0), threading.Event()

@@ -1,4 +1,4 @@
-"""What only the torch engine has: 16 bit, dtypes on disk, slices of long blocks, the choice of a kernel."""
+"""Properties of the torch engine alone: 16 bit, dtypes on disk, slices of long blocks, the choice of a kernel."""
 
 from __future__ import annotations
 

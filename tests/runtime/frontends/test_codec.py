@@ -1,4 +1,4 @@
-"""What is sent on one side is what the other side reads, and nothing else is read."""
+"""Messages are read on one side as they were sent on the other, and nothing else is read."""
 
 from __future__ import annotations
 

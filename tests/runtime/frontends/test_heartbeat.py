@@ -1,4 +1,4 @@
-"""When the engine's process takes a front end for hung."""
+"""The time after which the engine's process takes a front end for hung."""
 
 from __future__ import annotations
 

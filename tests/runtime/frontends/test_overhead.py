@@ -1,4 +1,4 @@
-"""What a token costs around the engine, measured with a real server."""
+"""The cost of a token around the engine, measured with a real server."""
 
 from __future__ import annotations
 

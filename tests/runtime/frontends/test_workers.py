@@ -141,7 +141,8 @@ async def test_a_killed_front_end_is_replaced_and_costs_the_others_nothing(serve
     answers_after = asyncio.Event()
 
     async def ask(number: int) -> None:
-        """On one connection, so with one process, until it breaks or the others have been answered after the kill."""
+        """Ask on one connection, so with one process, until it breaks or the others have been answered after the
+        kill."""
         maker = ""
         async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
             try:
@@ -187,7 +188,7 @@ async def test_a_front_end_that_hangs_is_killed_and_replaced(server: ServerProce
 
 
 def identity_of(pid: int) -> str:
-    """What the engine's process knows a front end by."""
+    """Return what the engine's process knows a front end by."""
     arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     return arguments[arguments.index("embedserve_runtime.frontends.worker") + 2]
 
@@ -277,7 +278,7 @@ def test_a_key_that_is_rotated_counts_in_every_process(minilm: Path, tmp_path: P
         guarded.wait_until_ready()
 
         def statuses(key: str) -> set[int]:
-            """Of requests over as many connections as reach every process."""
+            """Return the statuses of requests over as many connections as reach every process."""
             headers = {"authorization": f"Bearer {key}"}
             return {
                 httpx.post(

@@ -60,7 +60,7 @@ class Kind:
 
 
 def pylate_with_tokens(folder: Path) -> None:
-    """As PyLate trains them: the markers, blank included, are added tokens."""
+    """Save a model as PyLate trains them: the markers, blank included, are added tokens."""
     as_pylate(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     # Their ids must have rows: [unused0] and [unused1] give theirs up.
@@ -71,7 +71,7 @@ def pylate_with_tokens(folder: Path) -> None:
 
 
 def pylate_with_unused(folder: Path) -> None:
-    """As folders of ColBERTv2 have it: markers are words of the vocabulary that no text gives."""
+    """Save a model as folders of ColBERTv2 have it: markers are words of the vocabulary that no text gives."""
     as_pylate(folder)
     edit(
         folder / "config_sentence_transformers.json",
@@ -219,13 +219,13 @@ def saved(folder: Path, kind: Kind) -> Path:
 
 
 def vectors_of(folder: Path, engine: str, *, pools: bool = True) -> list[FloatArray]:
-    """Of all queries and documents, in one batch."""
+    """Return the vectors of all queries and documents, in one batch."""
     settings = {"model": {"source": str(folder)}, "engine": {"kind": engine, "threads": 1}}
     return vectors_by(load_runner(load_config(flags=settings)), pools=pools)
 
 
 def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
-    """Of all queries and documents, in one batch."""
+    """Return the vectors of all queries and documents, in one batch."""
     card = runner.card
     ways = InputEncoders.for_model(card, TextTokenizer.from_card(card))
     sequences: list[Tokens] = []

@@ -1,4 +1,4 @@
-"""Which engine runs a model: the choice, its reasons, and that torch is imported only when it is chosen."""
+"""The engine that runs a model: the choice, its reasons, and that torch is imported only when it is chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory loading takes at its highest, in a process of its own."""
+"""The memory that loading takes at its highest, in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server serves at the same time, by the memory that its container may take."""
+"""The load that a server takes on, by the memory that its container may take."""
 
 from __future__ import annotations
 

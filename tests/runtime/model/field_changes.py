@@ -53,7 +53,7 @@ def _close(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 class ReadShapes:
-    """Which shapes each file of a folder is read as."""
+    """The shapes that each file of a folder is read as."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: dict[Path, set[type[FileModel]]] = {}

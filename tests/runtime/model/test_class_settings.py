@@ -1,5 +1,5 @@
-"""What a tokenizer class changes in tokenizer.json by tokenizer_config.json. tests/oracles/test_tokenizer_classes.py
-compares the token ids with those of transformers."""
+"""The changes that a tokenizer class makes to tokenizer.json by tokenizer_config.json.
+tests/oracles/test_tokenizer_classes.py compares the token ids with those of transformers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def resolve(folder: Path, tokenizer: Tokenizer, config: Content | None, **model:
 
 
 def changes(resolved: ResolvedTokenizer, tokenizer: Tokenizer) -> dict[str, object]:
-    """What is other than the tokenizer's own file says, by step and switch."""
+    """Return what differs from the tokenizer's own file, by step and switch."""
     ours, theirs = json.loads(resolved.file.content), json.loads(tokenizer.to_str())
     return {
         key: value

@@ -1,4 +1,4 @@
-"""Which task a folder is for, its labels and its score function: config.json and the sentence-transformers files."""
+"""The task that a folder is for, its labels and its score function: config.json and the sentence-transformers files."""
 
 from __future__ import annotations
 

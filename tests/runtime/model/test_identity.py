@@ -1,4 +1,4 @@
-"""What changes the vector-space identity, and what does not."""
+"""Changes to the vector-space identity, and changes that leave it as it is."""
 
 from __future__ import annotations
 

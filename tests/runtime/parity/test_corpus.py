@@ -1,4 +1,4 @@
-"""Which texts are tried."""
+"""The texts that are tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far vectors in 8 bit are from those in 16 is measured on texts that a model really gets."""
+"""The distance of vectors in 8 bit from those in 16 is measured on texts that a model really gets."""
 
 from __future__ import annotations
 

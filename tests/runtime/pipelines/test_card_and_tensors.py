@@ -62,7 +62,7 @@ print(json.dumps(opened))
 
 
 def vectors(card: ModelCard, folder: Path) -> list[FloatArray]:
-    """Of texts as documents, and as queries where they are encoded otherwise."""
+    """Return the vectors of texts as documents, and as queries where they are encoded otherwise."""
     (runner,) = build_runners(card, ModelTensors(folder), lambda *of: [ENGINES["onnx"].build(*of)])
     roles = (False,) if card.query is None else (False, True)
     return [dense_of(runner, tokens_of(card, TEXTS, query=query)) for query in roles]

@@ -1,4 +1,4 @@
-"""Which tokens stand around a text by `add_bos_token` and `add_eos_token`, against transformers' own template."""
+"""The tokens that stand around a text by `add_bos_token` and `add_eos_token`, against transformers' own template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the command to the last answer, with the real MiniLM in a process of its own."""
+"""The life of a server from the command to the last answer, with the real MiniLM in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start measures decides how it runs."""
+"""The measurements of a start decide how the server runs."""
 
 from __future__ import annotations
 

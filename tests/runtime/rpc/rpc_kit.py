@@ -112,7 +112,8 @@ async def served(*arguments: Any, ports: RpcPorts = ANY_PORT, **options: Any) ->
 
 
 def dictionary(message: Message) -> dict[str, Any]:
-    """With all fields, named as in the .proto; those of the effort, which depend on the clock, left out."""
+    """Return a message with all fields, named as in the .proto; those of the effort, which depend on the clock, left
+    out."""
     written: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )

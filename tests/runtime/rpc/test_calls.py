@@ -1,4 +1,4 @@
-"""What surrounds calls: statuses, keys, bounds, deadlines, cancellation, order of streams, counting."""
+"""The surroundings of calls: statuses, keys, bounds, deadlines, cancellation, order of streams, counting."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def failing(_: PackedBatch) -> FloatArray:
 
 
 class Refused(NamedTuple):
-    """What the server is made with, the call, and how it is refused."""
+    """A server's settings, a call, and how it is refused."""
 
     options: Mapping[str, Any]
     path: str

@@ -45,7 +45,7 @@ async def two(card: ModelCard) -> AsyncIterator[Two]:
 
 
 async def space_of(client: Reflected, path: str = EMBED, metadata: Metadata = (), **fields: Any) -> str:
-    """Of an answer, as its metadata tells it."""
+    """Return the vector space of an answer, as its metadata tells it."""
     call = client.call(path)(client.message(path, fields or {"inputs": "hello"}), metadata=metadata)
     (space,) = [value for name, value in await call.initial_metadata() if name == HEADER]
     assert await call

@@ -149,7 +149,7 @@ def pinned_of(server: ServerProcess) -> str:
 
 
 async def space_of(channel: aio.Channel) -> str:
-    """Of the answer to a call."""
+    """Return the vector space of the answer to a call."""
     embed = channel.unary_unary(
         "/tei.v1.Embed/Embed", pb.EmbedRequest.SerializeToString, pb.EmbedResponse.FromString
     )

@@ -1,4 +1,4 @@
-"""What the server says of itself: names, numbers and types of `tei.v1`, health by the kind of model."""
+"""The server's description of itself: names, numbers and types of `tei.v1`, health by the kind of model."""
 
 from __future__ import annotations
 

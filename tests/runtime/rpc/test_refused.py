@@ -26,7 +26,7 @@ FINE = b"\x0a\x05hello"
 
 
 class Case(NamedTuple):
-    """What the server is made with, the messages, and what comes of them. http_status: in the metrics."""
+    """A server's settings, messages, and what comes of them. http_status: in the metrics."""
 
     messages: tuple[bytes, ...]
     code: StatusCode

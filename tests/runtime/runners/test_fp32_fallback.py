@@ -1,4 +1,4 @@
-"""What overflows in reduced precision and not in float32 is computed again there, and nothing else is."""
+"""Texts that overflow in reduced precision and not in float32 are computed again there, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the engine counts as broken: when it fails on what it ran before, several times in a row."""
+"""An engine counts as broken when it fails on what it ran before, several times in a row."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def test_a_client_that_is_not_told_apart_may_fill_the_queue() -> None:
 
 @dataclass
 class Expected:
-    """What the model knows of a request that was admitted."""
+    """A request that was admitted, as the model of the policy knows it."""
 
     lengths: list[int]
     deadline: float

@@ -27,7 +27,7 @@ FLOOD = 16 * MIB
 GROWTH = 20 * MIB
 IDLE = 2_000
 IDLE_BYTES = 32_768
-"""Of one connection that says nothing: far above what it takes, far below what a buffer for each would."""
+"""The bytes of one connection that says nothing: far above what it takes, far below what a buffer for each would."""
 LONG = {"inputs": ["a " * 250] * 1_800}
 """Some 450,000 tokens, several seconds of work; the queue takes twice as much, not three times."""
 
@@ -180,7 +180,7 @@ MAX_QUIET_REQUESTS = 200
 
 @pytest.fixture(scope="module")
 def ranking(model: Path) -> Iterator[MonitoredServer]:
-    """With the limit of bodies that it has without any settings."""
+    """Start a server with the limit of bodies that it has without any settings."""
     folder = small_minilm(model.parent / "reranker")
     for name in ("modules.json", "model.safetensors"):
         (folder / name).unlink()

@@ -1,4 +1,4 @@
-"""What HTTP/1.1 says of requests, over real sockets against a real process: framing, heads, connections."""
+"""The rules of HTTP/1.1 for requests, over real sockets against a real process: framing, heads, connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def running(model: Path) -> Iterator[MonitoredServer]:
 
 @pytest.fixture
 def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
-    """As good after a test as before it."""
+    """A server, which must be as good after a test as before it."""
     yield running
     running.close_connections()
     running.assert_is_sound()
@@ -106,7 +106,8 @@ def test_a_body_that_is_announced_beyond_the_limit_gets_413_before_any_of_it_com
 
 
 def test_a_client_without_a_key_sends_no_body_for_ever(guarded: MonitoredServer) -> None:
-    """What comes in behind a 401 is thrown away, up to a bound that leaves the connection to clients that mean well."""
+    """A body that comes in behind a 401 is thrown away, up to a bound that leaves the connection to clients that mean
+    well."""
     connection = guarded.connect()
     connection.send(build_request("POST", "/embed", JSON, "content-length: 10000000000"))
     assert connection.read_answer().status == 401
@@ -149,8 +150,7 @@ REFUSED_BY_HEAD = {
 def test_a_client_that_waits_for_100_is_refused_by_its_head_before_it_sends_a_body(
     server: MonitoredServer, name: str
 ) -> None:
-    """Return whether it sends the body then is its own choice (RFC 9110, section 10.1.1), so that the connection is
-    closed."""
+    """The client may send the body then or not (RFC 9110, section 10.1.1), so that the connection is closed."""
     status, (method, path, *headers) = REFUSED_BY_HEAD[name]
     connection = server.connect()
     connection.send(build_request(method, path, *headers, "expect: 100-continue"))

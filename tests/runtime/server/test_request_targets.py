@@ -25,7 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredServe
 
 @pytest.fixture
 def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
-    """As good after a test as before it."""
+    """A server, which must be as good after a test as before it."""
     yield running
     running.close_connections()
     running.assert_is_sound()

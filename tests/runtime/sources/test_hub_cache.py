@@ -21,7 +21,7 @@ REPO = "lab/minilm"
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the real client library caches of two revisions of a model, the older one fetched last."""
+    """The folder in which the real client library caches two revisions of a model, the older one fetched last."""
     root = tmp_path_factory.mktemp("hub")
     for revision in ("main", "v1"):
         small_minilm(root / "repositories" / REPO / revision)

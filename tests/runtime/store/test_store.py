@@ -42,7 +42,7 @@ LATER = time.time() + 3600
 
 
 def add(store: Store, files: dict[str, bytes] = FILES, name: ModelName = NAME) -> ModelReference:
-    """As a fetch does it, with the download left out."""
+    """Add a model as a fetch does it, with the download left out."""
     with open_staging(store.root, name.key[:24]) as staging:
         arrived = []
         for path, content in files.items():

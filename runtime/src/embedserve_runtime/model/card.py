@@ -198,7 +198,7 @@ class ModelCard:
         return self.query is not None and self.query.card.runs_encoder_of(self)
 
     def runs_encoder_of(self, card: ModelCard) -> bool:
-        """Return whether both run one encoder, with the same adapter."""
+        """Return whether this model and the other run one encoder, with the same adapter."""
         return (
             self.body is None
             and card.body is None

@@ -50,7 +50,7 @@ def needs_export(files: ModelFiles, routes: ModuleRoutes, onnx_file: str | None)
 
 
 def can_export() -> bool:
-    """Return whether the libraries that it takes are installed."""
+    """Return whether the libraries that an export takes are installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 

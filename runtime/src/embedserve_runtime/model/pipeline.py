@@ -40,7 +40,7 @@ class DenseLayer:
 
     @property
     def projects_residual(self) -> bool:
-        """Return whether there is an R."""
+        """Return whether the layer multiplies its residual by a matrix R."""
         return self.residual and self.in_features != self.out_features
 
 

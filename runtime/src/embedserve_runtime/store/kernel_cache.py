@@ -108,7 +108,7 @@ def make_kernel_folder(root: Path) -> None:
 
 
 def _is_whole(archive: Path) -> bool:
-    """Return whether its content is that of its name."""
+    """Return whether an archive has the content that its name is the digest of."""
     try:
         return hash_file(archive) == archive.name.split(".")[1]
     except OSError:

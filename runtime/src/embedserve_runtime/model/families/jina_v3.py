@@ -118,7 +118,8 @@ NAMES = ParameterNames(
 
 
 def is_flash(file: ModelFile) -> bool:
-    """Return whether a config.json is of that code: nobody else writes "rotary" into that of an XLM-RoBERTa."""
+    """Return whether a config.json is of the code xlm-roberta-flash-implementation: nobody else writes "rotary" into
+    that of an XLM-RoBERTa."""
     signs = file.parse(_Signs)
     return signs.position_embedding_type == "rotary" or any(
         name in str(value) for value in (signs.auto_map or {}).values() for name in FLASH_NAMES

@@ -74,7 +74,7 @@ def find_hopper_device_obstacle(device: torch.device) -> str | None:
 
 
 def has_gluon() -> bool:
-    """Return whether Triton is there, and young enough."""
+    """Return whether Triton is installed, in a version whose Gluon the kernel is written in."""
     try:
         match = re.match(r"(\d+)\.(\d+)", version("triton"))
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What is done with a folder of which nothing says how its vectors are pooled: the mean of an encoder, as
+"""Folders of which nothing says how their vectors are pooled: the mean of an encoder, as
 sentence-transformers takes it, and told as a guess; everything else is refused with what would decide it."""
 
 from __future__ import annotations
