@@ -38,7 +38,7 @@ from benchmarks.cpu_peers import (
     ours,
     sentence_transformers,
 )
-from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
+from embedserve_runtime.benchmarking.matrix_products import count_flops, measure_peak_flops
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.model.architecture import Encoder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from embedserve_runtime.benching.texts import VOCABULARY, build_mix
+from embedserve_runtime.benchmarking.texts import VOCABULARY, build_mix
 
 MAX_TOKENS = 256
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.cpu_cases import MAX_TOKENS, words
 from benchmarks.cpu_peers import JSON, Peer, Running
 from benchmarks.taken import Taken, median_of
-from embedserve_runtime.benching.texts import build_mix
+from embedserve_runtime.benchmarking.texts import build_mix
 
 AGAIN = 3
 PAUSES, PAUSE_SECONDS = 7, 0.1

@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.cpu_cases import cases
 from benchmarks.cpu_peers import EIGHT_BIT, INFINITY_LOCK, OURS
-from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
+from embedserve_runtime.benchmarking.bar_chart import Bar, BarGroup, render_bar_chart
 
 PACKAGES = ("onnxruntime", "tokenizers", "sentence-transformers", "torch")
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.command_line import parser_of
-from embedserve_runtime.benching.matrix_products import build_products, count_flops
+from embedserve_runtime.benchmarking.matrix_products import build_products, count_flops
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch

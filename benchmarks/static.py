@@ -33,7 +33,7 @@ from tokenizers import Tokenizer
 from benchmarks.command_line import parser_of
 from benchmarks.docstrings import paragraphs
 from benchmarks.static_peers import NotBuilt, build_rust_reader, rust_seconds
-from embedserve_runtime.benching.texts import read_texts
+from embedserve_runtime.benchmarking.texts import read_texts
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch

@@ -15,7 +15,7 @@ from e2e.cluster.images import ImageLoader, build_arm64, write_manifest
 from e2e.cluster.layout import Layout
 from e2e.cluster.polling import wait_until
 from e2e.cluster.progress import Progress
-from embedserve_runtime.benching.texts import build_mix
+from embedserve_runtime.benchmarking.texts import build_mix
 from embedserve_runtime.config import load_config
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch

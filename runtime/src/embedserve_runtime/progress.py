@@ -14,7 +14,7 @@ Unit = Literal["bytes", "parameters", "products", "tokens", "seconds"]
 
 @dataclass(frozen=True, slots=True)
 class WorkState:
-    """How far some work is.
+    """The progress of some work.
 
     total: None where it is not known. per_second: the rate, in units. seconds_remaining: None where the rate or the
     total is not known.

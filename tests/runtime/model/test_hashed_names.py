@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
+from embedserve_runtime.model.canonical import name_canonically
 from embedserve_runtime.model.card import ModelCard
 
 HASHED_NAMES = {
@@ -94,6 +95,7 @@ def list_names(kind: type) -> list[str]:
 
 def test_no_name_that_identities_are_hashes_of_has_changed() -> None:
     found = {
-        kind.__name__: " ".join(sorted(list_names(kind))) for kind in list_hashed_types(ModelCard, set())
+        name_canonically(kind): " ".join(sorted(list_names(kind)))
+        for kind in list_hashed_types(ModelCard, set())
     }
     assert found == HASHED_NAMES

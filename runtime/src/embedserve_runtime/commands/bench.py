@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from embedserve_runtime.benching.bench import BenchOptions, BenchReport, run_benchmark
-from embedserve_runtime.benching.report import format_table, list_rows, render_chart
+from embedserve_runtime.benchmarking.bench import BenchOptions, BenchReport, run_benchmark
+from embedserve_runtime.benchmarking.report import format_table, list_rows, render_chart
 from embedserve_runtime.commands.tables import build_fact_table, print_table
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.errors import ConfigError

@@ -22,9 +22,9 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard, QueryRoute
 from embedserve_runtime.model.heads.description import ClassifierHead, SparseHead
 from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.sources import LocatedModel, open_model
 
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -118,7 +118,7 @@ def _find_kind(card: ModelCard) -> str:
     match card.body:
         case StaticTable():
             return "static"
-        case WordTable():
+        case SparseStaticTable():
             return "wordWeights"
         case BundledOnnx():
             return "onnxFile"
@@ -145,7 +145,7 @@ def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
 def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return what keeps each engine from running the model; None where nothing does."""
     match card.body:
-        case StaticTable() | WordTable():
+        case StaticTable() | SparseStaticTable():
             no_layers = "a static embedding model has no layers to run"
             return {"static": None, "onnx": no_layers, "torch": no_layers}
         case BundledOnnx():

@@ -47,7 +47,7 @@ def run(out: TextIO) -> int:
     """Print a line for each check; return 1 where one has failed."""
     failed = 0
     for check in run_checks():
-        out.write(f"{check.status:11}  {check.name}: {check.words}\n")
+        out.write(f"{check.status:11}  {check.name}: {check.detail}\n")
         out.flush()
         failed += check.status is CheckStatus.FAILED
     return 1 if failed else 0

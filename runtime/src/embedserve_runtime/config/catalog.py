@@ -120,10 +120,10 @@ def _describe_type(annotation: Any) -> ValueType:
     if origin is tuple:
         return replace(_describe_type(arguments[0]), is_list=True)
     if origin in (Union, types.UnionType):
-        members = [_describe_type(one) for one in arguments if one is not type(None)]
-        main = next((one for one in members if one.kind != "choice" or one.is_list), members[0])
-        words = (word for one in members if one is not main for word in one.choices)
-        return replace(main, alternatives=tuple(words))
+        members = [_describe_type(member) for member in arguments if member is not type(None)]
+        main = next((member for member in members if member.kind != "choice" or member.is_list), members[0])
+        choices = (choice for member in members if member is not main for choice in member.choices)
+        return replace(main, alternatives=tuple(choices))
     return ValueType(_KINDS[origin or annotation])
 
 

@@ -19,12 +19,12 @@ class CheckStatus(StrEnum):
 class Check:
     """The result of one self-test.
 
-    name: what was looked at; words: what was seen, or why it could not be looked at.
+    name: what was looked at; detail: what was seen, or why it could not be looked at.
     """
 
     name: str
     status: CheckStatus
-    words: str
+    detail: str
 
 
 def compare_hidden_states(name: str, values: FloatArray, want: FloatArray, min_cosine: float) -> Check:

@@ -34,9 +34,9 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.heads.tensors import read_head_tensors
+from embedserve_runtime.model.sparse_static import SparseStaticTable, read_token_weights
 from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, read_dense_tensors
-from embedserve_runtime.model.words import WordTable, read_token_weights
 from embedserve_runtime.runners.base import (
     EncoderRunner,
     Heads,
@@ -82,7 +82,7 @@ def _build_routed_runners(
         case StaticTable() as table:
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             return [StaticRunner(card, table, own, partial(apply_layers, _load_dense_layers(card, tensors)))]
-        case WordTable():
+        case SparseStaticTable():
             return [SparseStaticRunner(card, read_token_weights(tensors, card.encoder_path))]
     checkpoint = open_encoder_tensors(card, tensors)
     engines = engines_of(card.encoder, Weights(card.encoder, checkpoint))

@@ -12,9 +12,9 @@ from embedserve_runtime.loading.engines import EightBitSetup, open_engines
 from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.eight_bit import build_calibration, build_sample, measure_parity
 from embedserve_runtime.runners.base import EncoderRunner
 
@@ -35,7 +35,7 @@ def settle_precision(
     routes = [
         route
         for route in card.list_routes()
-        if not isinstance(route.body, StaticTable | WordTable)
+        if not isinstance(route.body, StaticTable | SparseStaticTable)
         and choose_engine(route.encoder, settings) == "torch"
     ]
     if not routes:

@@ -9,8 +9,8 @@ from embedserve_runtime.engines.torch import support as torch_support
 from embedserve_runtime.errors import UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import WordTable
 
 HALF = frozenset({"float16", "bfloat16"})
 
@@ -104,4 +104,4 @@ def find_engine_obstacles() -> Mapping[str, str | None]:
 def is_table(card: ModelCard) -> bool:
     """Return whether nothing of the model needs an engine."""
     bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
-    return all(isinstance(body, StaticTable | WordTable) for body in bodies)
+    return all(isinstance(body, StaticTable | SparseStaticTable) for body in bodies)

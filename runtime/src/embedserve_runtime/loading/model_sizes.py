@@ -15,9 +15,9 @@ from embedserve_runtime.memory.sizes import ModelSizes, describe_sizes
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.words import WordTable
 
 EngineName = Literal["onnx", "torch", "static"]
 NUMBER_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
@@ -32,7 +32,7 @@ def find_model_sizes(
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             size, token = sum(tensor.nbytes for tensor in own.values()), FLOAT_BYTES * table.dimensions
             return _describe_table(card, size, token), "static", "as stored"
-        case WordTable() as table:
+        case SparseStaticTable() as table:
             return _describe_table(card, FLOAT_BYTES * table.vocabulary, 8), "static", "as stored"
         case BundledOnnx() as graph:
             weights = sum(file.stat().st_size for file in graph.files)

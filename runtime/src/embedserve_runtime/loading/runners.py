@@ -30,9 +30,9 @@ from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.reading import read_card
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
 from embedserve_runtime.model.tensors import ModelTensors
-from embedserve_runtime.model.words import WordTable
 from embedserve_runtime.parity.corpus import PARITY_TEXTS_NAME
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.runners.fp32_fallback import FP32Fallback, add_fallback
@@ -102,7 +102,9 @@ def load_runners(config: RuntimeConfig, opened: OpenedModel) -> Sequence[Runner]
 def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractContextManager[None]:
     """Return a context in which the torch engine takes compiled kernels from the store and keeps new ones there."""
     encoders = [
-        route.encoder for route in card.list_routes() if not isinstance(route.body, StaticTable | WordTable)
+        route.encoder
+        for route in card.list_routes()
+        if not isinstance(route.body, StaticTable | SparseStaticTable)
     ]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
         return nullcontext()

@@ -18,6 +18,8 @@ from types import MappingProxyType
 NOT_HASHED: Mapping[str, bool] = MappingProxyType({"hashed": False})
 # The key of the class among the fields of a dataclass: two classes may have the same fields.
 CLASS_KEY = "is"
+# The names that renamed classes keep there, so that the identities stay.
+FORMER_CLASS_NAMES: Mapping[str, str] = MappingProxyType({"SparseStaticTable": "WordTable"})
 
 
 def hash_canonically(value: object) -> str:
@@ -50,8 +52,13 @@ def canonicalize(value: object) -> object:
             for member in fields(value)
             if member.metadata.get("hashed", True) and not _has_default(value, member)
         }
-        return {CLASS_KEY: type(value).__name__, **content}
+        return {CLASS_KEY: name_canonically(type(value)), **content}
     raise TypeError(f"{type(value).__name__} has no canonical form")
+
+
+def name_canonically(kind: type) -> str:
+    """Return the name of a class in canonical JSON, which it keeps when it is renamed."""
+    return FORMER_CLASS_NAMES.get(kind.__name__, kind.__name__)
 
 
 def _has_default(value: object, member: Field[object]) -> bool:

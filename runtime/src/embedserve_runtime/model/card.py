@@ -27,10 +27,10 @@ from embedserve_runtime.model.heads.description import (
 from embedserve_runtime.model.lora import LoraAdapter
 from embedserve_runtime.model.pipeline import Pipeline
 from embedserve_runtime.model.ranges import Ranges
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import WordTable
 
-Body = StaticTable | WordTable | BundledOnnx
+Body = StaticTable | SparseStaticTable | BundledOnnx
 OUTPUT_OF: Mapping[type[Head | TokenHead], OutputKind] = MappingProxyType(
     {
         ClassifierHead: OutputKind.LOGITS,
@@ -156,7 +156,7 @@ class ModelCard:
     @property
     def _own_outputs(self) -> OutputKind:
         """All that one forward pass can give, of documents where queries differ."""
-        if isinstance(self.body, WordTable):
+        if isinstance(self.body, SparseStaticTable):
             return OutputKind.SPARSE
         if isinstance(self.body, BundledOnnx) and self.head is None and self.body.hidden is None:
             return OutputKind.DENSE
@@ -224,7 +224,7 @@ class ModelCard:
     @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
-        if isinstance(self.body, WordTable):
+        if isinstance(self.body, SparseStaticTable):
             return self.body.vocabulary
         sparse = [
             head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)

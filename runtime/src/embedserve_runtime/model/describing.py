@@ -66,6 +66,7 @@ from embedserve_runtime.model.lora import LoraAdapter, read_adapter
 from embedserve_runtime.model.modules import ModelLayout, read_layout
 from embedserve_runtime.model.pipeline import DenseLayer, Pipeline, Pooling
 from embedserve_runtime.model.ranges import read_ranges
+from embedserve_runtime.model.sparse_static import SparseStaticTable, read_sparse_static_table
 from embedserve_runtime.model.static import StaticTable, read_static
 from embedserve_runtime.model.task_adapters import (
     AdapterTask,
@@ -77,7 +78,6 @@ from embedserve_runtime.model.task_adapters import (
 from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.transformer_module import TransformerModule
 from embedserve_runtime.model.vocabulary import find_max_token_id
-from embedserve_runtime.model.words import WordTable, read_words
 
 ExportOrigin = tuple[tuple[str, str], ...]
 """The digests of what an export was made from: `exports.describe_origin` as sorted pairs."""
@@ -105,7 +105,7 @@ def describe_route(source: CardSource, entries: Sequence[ModuleEntry]) -> ModelC
     layout = read_layout(files, entries)
     if layout.modules.sparse_static is not None:
         return _describe_sparse_static(
-            source, layout, read_words(files, tensors, layout.modules.sparse_static)
+            source, layout, read_sparse_static_table(files, tensors, layout.modules.sparse_static)
         )
     table = read_static(files, tensors, layout.modules.static)
     if table is not None:
@@ -309,7 +309,7 @@ def _describe_static(source: CardSource, layout: ModelLayout, table: StaticTable
     return _replace_body(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
-def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: WordTable) -> ModelCard:
+def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: SparseStaticTable) -> ModelCard:
     settings = source.settings
     if settings.onnx_file is not None:
         raise ConfigError("model.onnx_file: a table of token weights runs without one; unset it")
@@ -323,7 +323,7 @@ def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: Word
     return replace(_replace_body(card, table), task=Task.SPARSE)
 
 
-def _replace_body(card: ModelCard, table: StaticTable | WordTable) -> ModelCard:
+def _replace_body(card: ModelCard, table: StaticTable | SparseStaticTable) -> ModelCard:
     """Return the card with a table as what runs, which knows no special tokens and reads the beginning of a text."""
     tokenizer = replace(card.tokenizer, adds_special_tokens=False, truncation_side="right")
     return replace(card, body=table, tokenizer=tokenizer)

@@ -10,9 +10,9 @@ from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
 from embedserve_runtime.model.heads.tensors import read_head_tensors
 from embedserve_runtime.model.identity import TensorDigests, digest_tensor
+from embedserve_runtime.model.sparse_static import TENSOR, SparseStaticTable, read_token_weights
 from embedserve_runtime.model.static import StaticTable, read_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, read_dense_tensors
-from embedserve_runtime.model.words import TENSOR, WordTable, read_token_weights
 from embedserve_runtime.progress import track_work
 
 
@@ -28,7 +28,7 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         case StaticTable() as table:
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             return TensorDigests(_digest_all(own.items()), dense, {}, ())
-        case WordTable():
+        case SparseStaticTable():
             row = read_token_weights(tensors, card.encoder_path)
             return TensorDigests(_digest_all([(TENSOR, row)]), dense, {}, ())
     adapted = open_adapted_tensors(card, tensors)

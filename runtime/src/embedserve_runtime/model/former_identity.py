@@ -24,8 +24,8 @@ from embedserve_runtime.model.heads.description import (
     TokenHead,
 )
 from embedserve_runtime.model.identity import TensorDigests
+from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
-from embedserve_runtime.model.words import WordTable
 
 
 def compute_former_identity(
@@ -86,7 +86,7 @@ def _describe_body(body: Body) -> dict[str, object]:
     match body:
         case StaticTable():
             return {"kind": "static", "unknown": body.unknown}
-        case WordTable():
+        case SparseStaticTable():
             return {"kind": "word weights"}
         case BundledOnnx():
             return {

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
-from embedserve_runtime.benching.bench import BenchReport, Suggestion
-from embedserve_runtime.benching.matrix_products import count_flops
-from embedserve_runtime.benching.report import format_table
-from embedserve_runtime.benching.texts import build_mix
+from embedserve_runtime.benchmarking.bar_chart import Bar, BarGroup, render_bar_chart
+from embedserve_runtime.benchmarking.bench import BenchReport, Suggestion
+from embedserve_runtime.benchmarking.matrix_products import count_flops
+from embedserve_runtime.benchmarking.report import format_table
+from embedserve_runtime.benchmarking.texts import build_mix
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.runners.base import Runner
 from tests.support.models import minilm_folder

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from embedserve_runtime.benching.load import BatchCounter, LoadResult, run_load
-from embedserve_runtime.benching.matrix_products import count_flops, measure_peak_flops
-from embedserve_runtime.benching.texts import build_mix, read_texts
+from embedserve_runtime.benchmarking.load import BatchCounter, LoadResult, run_load
+from embedserve_runtime.benchmarking.matrix_products import count_flops, measure_peak_flops
+from embedserve_runtime.benchmarking.texts import build_mix, read_texts
 from embedserve_runtime.config import BatchingSettings, RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.cpu.split import choose_front_end_count
@@ -65,7 +65,8 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class _ClientLoad:
-    """What clients send, each a request as soon as it has the answer to the one before. batch: texts of a request."""
+    """The load of the clients, each of which sends a request when it has the answer to the last. batch: texts of a
+    request."""
 
     texts: Sequence[str]
     clients: int
@@ -75,7 +76,7 @@ class _ClientLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Measurements:
-    """What was measured. tokenizing_rate: tokens per second of CPU time."""
+    """The measurements of one run. tokenizing_rate: tokens per second of CPU time."""
 
     texts: int
     calibration: Calibration
@@ -224,7 +225,9 @@ def _build_report(
         tokenizing_share=tokenizing_share,
         product_gflops=peak / 1e9 if peak else None,
         product_share=work / peak if work and peak else None,
-        budgets={one.budget: one.tokens_per_second for one in calibration.measurements},
+        budgets={
+            measurement.budget: measurement.tokens_per_second for measurement in calibration.measurements
+        },
         variants=_list_variants(config, runner),
         suggestion=Suggestion(
             max_batch_tokens=calibration.budget,
@@ -236,6 +239,6 @@ def _build_report(
 
 
 def _list_variants(config: RuntimeConfig, runner: Runner) -> dict[str, float]:
-    found = choose_variant(runner.card, config) if runner.engine.kind == "onnx" else None
-    variants = () if found is None else found[0].report.variants
-    return {one.precision: one.tokens_per_second for one in variants if one.published}
+    choice = choose_variant(runner.card, config) if runner.engine.kind == "onnx" else None
+    variants = () if choice is None else choice[0].report.variants
+    return {variant.precision: variant.tokens_per_second for variant in variants if variant.published}

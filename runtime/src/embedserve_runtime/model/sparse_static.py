@@ -24,7 +24,7 @@ TENSOR = "weight"
 
 
 @dataclass(frozen=True, slots=True)
-class WordTable:
+class SparseStaticTable:
     """Describes a table of token weights, which is read without special tokens, at most `max_length` of the others.
 
     vocabulary: token ids from 0 on, which are also the columns.
@@ -41,7 +41,7 @@ class WordTable:
         )
 
 
-def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTable:
+def read_sparse_static_table(files: ModelFiles, tensors: ModelTensors, module: str) -> SparseStaticTable:
     """Read the table of a SparseStaticEmbedding module, by its folder.
 
     Raises ModelInvalid, ModelFileMissing or UnsupportedArchitecture.
@@ -61,7 +61,7 @@ def read_words(files: ModelFiles, tensors: ModelTensors, module: str) -> WordTab
             f"{module_files.path / SINGLE_FILE} has weights of {vocabulary} tokens, "
             f"tokenizer.json gives ids up to {last}"
         )
-    return WordTable(vocabulary, read_tokenizer_length(module_files) or DEFAULT_MAX_LENGTH)
+    return SparseStaticTable(vocabulary, read_tokenizer_length(module_files) or DEFAULT_MAX_LENGTH)
 
 
 def read_token_weights(tensors: ModelTensors, module: str) -> FloatArray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from embedserve_runtime.benching.bar_chart import Bar, BarGroup, render_bar_chart
-from embedserve_runtime.benching.bench import BenchReport
+from embedserve_runtime.benchmarking.bar_chart import Bar, BarGroup, render_bar_chart
+from embedserve_runtime.benchmarking.bench import BenchReport
 
 
 def list_rows(report: BenchReport) -> list[tuple[str, str]]:
