@@ -26,45 +26,49 @@ def build_children(decision: Decision) -> tuple[Manifest, ...]:
     """Return the children in the order in which they need each other: what leads to the pods of a vector space
     is there before the Service switches to them.
     """
-    inputs, rollout, serving = decision.inputs, decision.rollout, decision.serving
-    observed, spec, settings, resource = (
-        inputs.observed,
-        inputs.spec,
-        inputs.settings,
-        inputs.observed.resource,
-    )
-    preparation, volume = decision.preparation, decision.preparation.volume
+    inputs, rollout = decision.inputs, decision.rollout
+    observed, spec, settings = inputs.observed, inputs.spec, inputs.settings
+    resource, volume = observed.resource, decision.preparation.volume
     # The pods of retained revisions may have to fetch again.
-    fetches = (volume is None and spec.model.source.is_remote) or rollout.is_waiting or bool(rollout.retained)
+    has_fetching_revisions = rollout.is_waiting or bool(rollout.retained)
+    fetches = has_fetching_revisions or (volume is None and spec.model.source.is_remote)
     by_job = volume is not None and not volume.is_filled
-    # A revision that waits for another conversion is still scaled.
-    is_scaled = not rollout.is_waiting and (
-        preparation.can_serve or observed.find_deployment(rollout.desired) is not None
-    )
     manifests = (
-        *preparation.children,
+        *decision.preparation.children,
         None if decision.keeps_deployment else decision.manifests.config_map,
         plan_pin(inputs, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
         *_build_deployments(decision),
         *_build_services(decision),
-        *(build_scalers(observed, spec, settings, rollout.desired) if is_scaled else ()),
-        *(build_scalers(observed, serving.spec, settings, rollout.serving) if serving is not None else ()),
-        build_disruption_budget(resource, spec, resource.key.name, rollout.serving, volume),
-        *(
-            build_disruption_budget(
-                resource,
-                spec,
-                space_name(resource, retained.previous.space),
-                retained.previous.revision,
-                volume,
-            )
-            for retained in rollout.retained
-        ),
+        *_build_scalers(decision),
+        *_build_disruption_budgets(decision),
         build_service_monitor(resource, spec) if SERVICE_MONITOR in observed.cluster.optional_kinds else None,
     )
     children = tuple(manifest for manifest in manifests if manifest is not None)
     return (*children, *build_mounted_config_maps(observed, settings, children))
+
+
+def _build_scalers(decision: Decision) -> Iterator[Manifest | None]:
+    """Yield what scales the desired revision, unless it waits for its switch, then what scales the one that serves
+    meanwhile.
+    """
+    inputs, rollout, serving = decision.inputs, decision.rollout, decision.serving
+    # A revision that waits for another conversion is still scaled.
+    exists = inputs.observed.find_deployment(rollout.desired) is not None
+    if not rollout.is_waiting and (decision.preparation.can_serve or exists):
+        yield from build_scalers(inputs.observed, inputs.spec, inputs.settings, rollout.desired)
+    if serving is not None:
+        yield from build_scalers(inputs.observed, serving.spec, inputs.settings, rollout.serving)
+
+
+def _build_disruption_budgets(decision: Decision) -> Iterator[Manifest | None]:
+    """Yield the PodDisruptionBudget of what serves, then those of the retained revisions."""
+    resource, spec = decision.inputs.observed.resource, decision.inputs.spec
+    volume = decision.preparation.volume
+    yield build_disruption_budget(resource, spec, resource.key.name, decision.rollout.serving, volume)
+    for retained in decision.rollout.retained:
+        space, revision = retained.previous.space, retained.previous.revision
+        yield build_disruption_budget(resource, spec, space_name(resource, space), revision, volume)
 
 
 def _build_deployments(decision: Decision) -> Iterator[Manifest | None]:

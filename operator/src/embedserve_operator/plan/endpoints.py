@@ -31,16 +31,14 @@ def find_forbidden_endpoint(spec: EmbeddingServiceSpec, allowed: Sequence[str]) 
 
 
 def _is_given_secrets(spec: EmbeddingServiceSpec) -> bool:
-    source = spec.model.source
-    token = source.hugging_face or source.http
-    return (
-        (token is not None and token.token_secret_ref is not None)
-        or (source.s3 is not None and source.s3.secret_ref is not None)
-        or any(
-            variable.value_from is not None and variable.value_from.secret_key_ref is not None
-            for variable in spec.pod.env or ()
-        )
+    source, variables = spec.model.source, spec.pod.env or ()
+    with_token = source.hugging_face or source.http
+    refs = (
+        None if with_token is None else with_token.token_secret_ref,
+        None if source.s3 is None else source.s3.secret_ref,
+        *(variable.value_from.secret_key_ref for variable in variables if variable.value_from is not None),
     )
+    return any(ref is not None for ref in refs)
 
 
 def _list_chosen_endpoints(spec: EmbeddingServiceSpec) -> list[tuple[str, str]]:

@@ -141,14 +141,11 @@ def can_run_onnx(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
 
 def is_converted(spec: EmbeddingServiceSpec, settings: RenderSettings) -> bool:
     """Return whether the model is to be converted."""
-    conversion = spec.onnx
-    return (
-        conversion is not None
-        and conversion.convert != "Never"
-        and spec.cache is not None
-        and not spec.cache.read_only
-        and can_run_onnx(spec, settings)
-    )
+    if spec.onnx is None or spec.onnx.convert == "Never":
+        return False
+    if spec.cache is None or spec.cache.read_only:
+        return False
+    return can_run_onnx(spec, settings)
 
 
 def is_conversion_required(spec: EmbeddingServiceSpec) -> bool:

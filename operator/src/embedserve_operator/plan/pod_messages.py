@@ -21,19 +21,25 @@ def plan_messages(observed: ObservedState, rollout: Rollout) -> tuple[PodMessage
         return ()
     is_switching = observed.serving_revision not in (None, rollout.serving)
     messages = [
-        PodMessage(
-            pod, space, is_required=is_switching and pod.revision == rollout.serving and pod.space == space
-        )
+        PodMessage(pod, space, is_required=is_switching and _takes_over(pod, rollout))
         for pod in observed.pods
-        if _can_be_told(pod)
-        and pod.announced_space != space
-        and not (rollout.is_waiting and pod.revision == rollout.desired and pod.announced_space is None)
+        if _can_be_told(pod) and pod.announced_space != space and not _is_unannounced(pod, rollout)
     ]
     return tuple(sorted(messages, key=lambda message: not message.is_required))
 
 
 def _can_be_told(pod: PodState) -> bool:
     return pod.phase == "Ready" and bool(pod.address) and pod.space is not None
+
+
+def _takes_over(pod: PodState, rollout: Rollout) -> bool:
+    """Return whether a pod is one of those that answer by the service's name from now on."""
+    return pod.revision == rollout.serving and pod.space == rollout.space
+
+
+def _is_unannounced(pod: PodState, rollout: Rollout) -> bool:
+    """Return whether a pod is of a model that waits and has never served."""
+    return rollout.is_waiting and pod.revision == rollout.desired and pod.announced_space is None
 
 
 def _has_several_models(observed: ObservedState, rollout: Rollout) -> bool:

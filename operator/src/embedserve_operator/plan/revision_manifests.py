@@ -90,8 +90,8 @@ def _keep_replicas(
     """
     if deployment.is_autoscaled and spec.autoscaling is not None:
         return spec
-    claim = plan_frozen_replicas(inputs.observed, inputs.spec, deployment.revision)
-    replicas = deployment.desired_replicas if claim is None else claim.replicas
+    transfer = plan_frozen_replicas(inputs.observed, inputs.spec, deployment.revision)
+    replicas = deployment.desired_replicas if transfer is None else transfer.replicas
     return spec.model_copy(update={"autoscaling": None, "replicas": replicas})
 
 

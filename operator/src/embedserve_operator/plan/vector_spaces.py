@@ -177,32 +177,36 @@ def _find_published_spaces(
     published = observed.resource.status.vector_space
     if published is None:
         return ()
-    spaces: list[PreviousVectorSpace] = []
-    is_replaced = published.revision != serving or current is not None
-    if (
-        published.id is not None
-        and published.revision is not None
-        and is_replaced
-        and published.id != current
-    ):
-        model = observed.resource.status.model
-        size = model.size_bytes if model is not None else None
-        spaces.append(
-            PreviousVectorSpace(published.id, published.revision, published.dimensions, size, observed.now)
-        )
+    replaced = _find_replaced_space(observed, serving, current)
+    spaces = {} if replaced is None else {replaced.space: replaced}
     for previous in published.previous:
         replaced_at = parse_moment(previous.replaced_at)
-        if previous.id not in {current, *(space.space for space in spaces)}:
-            spaces.append(
-                PreviousVectorSpace(
-                    previous.id,
-                    previous.revision,
-                    previous.dimensions,
-                    previous.size_bytes,
-                    observed.now if replaced_at is None else replaced_at,
-                )
-            )
-    return tuple(spaces)
+        if previous.id == current or previous.id in spaces:
+            continue
+        spaces[previous.id] = PreviousVectorSpace(
+            previous.id,
+            previous.revision,
+            previous.dimensions,
+            previous.size_bytes,
+            observed.now if replaced_at is None else replaced_at,
+        )
+    return tuple(spaces.values())
+
+
+def _find_replaced_space(
+    observed: ObservedState, serving: str, current: str | None
+) -> PreviousVectorSpace | None:
+    """Return the vector space that the status publishes as served where `serving` replaces it now; None where it still
+    is the one that is served, or may be.
+    """
+    published, model = observed.resource.status.vector_space, observed.resource.status.model
+    if published is None or published.id is None or published.revision is None:
+        return None
+    is_served = published.revision == serving if current is None else published.id == current
+    if is_served:
+        return None
+    size = model.size_bytes if model is not None else None
+    return PreviousVectorSpace(published.id, published.revision, published.dimensions, size, observed.now)
 
 
 def find_retained_revisions(
@@ -231,12 +235,13 @@ def find_unexpected_pods(inputs: PlanInput, revision: str) -> tuple[PodState, ..
     has moved.
     """
     space = find_vector_space(inputs, revision)
-    names = {space, *find_former_names(inputs, revision)}
-    return tuple(
-        pod
-        for pod in inputs.observed.list_pods(revision)
-        if pod.phase == "Ready"
-        and pod.space is not None
-        and pod.space not in names
-        and (space is None or pod.former_space != space)
-    )
+    names = frozenset({space, *find_former_names(inputs, revision)})
+    pods = inputs.observed.list_pods(revision)
+    return tuple(pod for pod in pods if pod.phase == "Ready" and _makes_another_space(pod, space, names))
+
+
+def _makes_another_space(pod: PodState, space: str | None, names: frozenset[str | None]) -> bool:
+    """Return whether a pod makes another vector space than `space`, which has these `names`."""
+    if pod.space is None or pod.space in names:
+        return False
+    return space is None or pod.former_space != space

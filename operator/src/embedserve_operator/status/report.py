@@ -181,22 +181,19 @@ def _choose_serving_replicas(decision: Decision) -> int:
     if rollout.is_serving_broken or decision.preparation.must_clear:
         # It is scaled down to make room: none of its pods should run, and yet nobody is served without one.
         return max(1, deployment.desired_replicas)
-    claim = plan_frozen_replicas(observed, decision.inputs.spec, rollout.serving)
-    return deployment.desired_replicas if claim is None else claim.replicas
+    transfer = plan_frozen_replicas(observed, decision.inputs.spec, rollout.serving)
+    return deployment.desired_replicas if transfer is None else transfer.replicas
 
 
 def _find_failure(decision: Decision, pods: tuple[PodState, ...]) -> Failure | None:
     """Return what keeps the desired revision from serving. `pods` are those of its present pod template."""
     inputs, rollout, desired = decision.inputs, decision.rollout, decision.desired
     observed, preparation = inputs.observed, decision.preparation
-    if preparation.claim_failure is not None and not rollout.is_complete and desired.replicas > 0:
+    is_incomplete = not rollout.is_complete and desired.replicas > 0
+    if is_incomplete and preparation.claim_failure is not None:
         return preparation.claim_failure
-    if (
-        preparation.failure is None
-        and preparation.is_ready
-        and not rollout.is_complete
-        and desired.replicas > 0
-    ):
+    is_prepared = preparation.is_ready and preparation.failure is None
+    if is_incomplete and is_prepared:
         placement_failure = find_placement_failure(inputs.spec, inputs.settings, observed.cluster, pods)
         failure = find_mixed_spaces(inputs, rollout) or find_worst_failure(
             observed.find_deployment(rollout.desired), pods, placement_failure

@@ -17,6 +17,7 @@ from embedserve_operator.plan.vector_spaces import (
     find_min_cosine,
     find_model_report,
 )
+from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
 
 
@@ -51,7 +52,6 @@ def build_served_model(inputs: PlanInput, rollout: Rollout) -> ServedModel | Non
 def build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | None:
     """Return the vector space that is served, with the previous ones; None where neither is known."""
     observed = inputs.observed
-    published = observed.resource.status.vector_space
     previous = tuple(
         _build_previous_space(observed.resource, previous, rollout.retained)
         for previous in rollout.previous_spaces
@@ -59,30 +59,31 @@ def build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | Non
     space = rollout.space
     if space is None:
         return VectorSpace(previous=previous) if previous else None
-    same = published is not None and published.id == space
-    since = published.since if published is not None and same else None
+    # While no pod reports it, what is published about the same vector space still holds.
+    published = _find_published_space(observed, space)
     dimensions = find_dimensions(inputs, rollout.serving)
     report = find_model_report(inputs, rollout.serving)
-    outputs = report.outputs if report is not None else ()
-    if not outputs and published is not None and same:
-        outputs = published.outputs
     compute = find_compute_precisions(inputs, rollout.serving) or None
     min_cosine = find_min_cosine(inputs, rollout.serving)
-    if compute is None and published is not None and same and published.revision == rollout.serving:
+    if compute is None and published.revision == rollout.serving:
         compute, min_cosine = published.compute, published.min_cosine
     return VectorSpace(
         id=space,
         compute=compute,
         min_cosine=min_cosine,
-        dimensions=published.dimensions
-        if dimensions is None and published is not None and same
-        else dimensions,
-        outputs=outputs,
+        dimensions=published.dimensions if dimensions is None else dimensions,
+        outputs=(report.outputs if report is not None else ()) or published.outputs,
         revision=rollout.serving,
-        since=since or format_moment(observed.now),
+        since=published.since or format_moment(observed.now),
         url=service.format_url(observed.resource, space),
         previous=previous,
     )
+
+
+def _find_published_space(observed: ObservedState, space: str) -> VectorSpace:
+    """Return what is published about a vector space as the one that is served; nothing where another one was."""
+    published = observed.resource.status.vector_space
+    return published if published is not None and published.id == space else VectorSpace()
 
 
 def _build_previous_space(
