@@ -96,7 +96,7 @@ def detected_kind() -> Object:
 
 
 @pytest.fixture
-def platform(kubectl: Kubectl, namespace: str) -> Iterator[None]:
+def no_fixed_users(kubectl: Kubectl, namespace: str) -> Iterator[None]:
     """The policy is in force in the namespace of the test and in that of the operator."""
     kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": policy()}))
     for name in (namespace, OPERATOR_NAMESPACE):
@@ -138,7 +138,7 @@ def release(cluster: Cluster, kubectl: Kubectl) -> Iterator[Release]:
 
 
 def test_where_the_platform_chooses_users_pods_name_none(
-    release: Release, kubectl: Kubectl, service: MakeService, platform: None
+    release: Release, kubectl: Kubectl, service: MakeService, no_fixed_users: None
 ) -> None:
     """One service has a volume, which a Job fills; by then the chart has found out by itself."""
     embsvc = service("anybody")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedserve_operator.commands.render import format_yaml
-from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.objects import format_canonical_json
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
 from embedserve_operator.manifests.memory import compute_memory
 from embedserve_operator.observe.state import ReceivedObjects, observe
@@ -130,7 +130,9 @@ def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:
     reported = {key: value for key, value in REPORT.items() if key != "onnxOutputs"}
     assert _changes(rendered, cluster.plan()) == {
         f"{DEPLOYMENT}.metadata.labels.embedserve.dev/vector-space": REPORT["vectorSpace"],
-        f"{DEPLOYMENT}.spec.template.metadata.annotations.embedserve.dev/model": canonical(reported),
+        f"{DEPLOYMENT}.spec.template.metadata.annotations.embedserve.dev/model": format_canonical_json(
+            reported
+        ),
         f"{RUNTIME}.resources": {"requests": {"memory": WANT}},
     }
 

@@ -50,14 +50,14 @@ class Registrar:
         self._memory = RegistrationMemory()
         self._logged_reason = ""
 
-    async def run(self, on_turn: Callable[[], None]) -> None:
+    async def run(self, on_wait: Callable[[], None]) -> None:
         """Look again and again, forever."""
         while True:
             try:
                 await self.run_once()
             except ApiError as error:
                 log.warning("the metrics API could not be looked after: %s", error)
-            on_turn()
+            on_wait()
             await asyncio.sleep(self._settings.interval)
 
     async def run_once(self) -> Decision:

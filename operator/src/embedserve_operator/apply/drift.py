@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedserve_operator.api.quantities import parse_quantity
-from embedserve_operator.kube.objects import Manifest, Received, short_hash
+from embedserve_operator.kube.objects import Manifest, Received, compute_short_hash
 from embedserve_operator.manifests.metadata import read_fingerprint
 from embedserve_operator.state.resource import Child
 
@@ -64,7 +64,7 @@ class AppliedDifferences:
 
 def _hash_differences(manifest: Manifest, live: Received) -> str | None:
     differences = [[difference.path, difference.live] for difference in find_differences(manifest, live)]
-    return short_hash([read_fingerprint(manifest), differences]) if differences else None
+    return compute_short_hash([read_fingerprint(manifest), differences]) if differences else None
 
 
 def find_reason_to_apply(manifest: Manifest, child: Child | None, applied: AppliedDifferences) -> str | None:

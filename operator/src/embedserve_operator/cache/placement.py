@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedserve_operator.cache.objects import Generations, ObjectCache
-from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.objects import format_canonical_json
 from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.observe.resource import read_resource
@@ -75,7 +75,7 @@ class PlacementIndex:
         if spec is None or hardware is None or hardware.image not in self._settings.images:
             return None
         requirements = build_node_requirements(spec, self._settings)
-        identity = canonical(
+        identity = format_canonical_json(
             [
                 requirements.capabilities,
                 dict(requirements.accelerator_labels),

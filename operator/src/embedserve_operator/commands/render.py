@@ -15,7 +15,7 @@ from embedserve_operator.api.base import describe_problems
 from embedserve_operator.api.types import API_VERSION, KIND, NAME_RULE, EmbeddingServiceSpec
 from embedserve_operator.commands.explain import explain
 from embedserve_operator.errors import ManifestError
-from embedserve_operator.kube.kinds import NODE, OPTIONAL_KINDS, RUNTIME_CLASS, crd_name
+from embedserve_operator.kube.kinds import NODE, OPTIONAL_KINDS, RUNTIME_CLASS, build_crd_name
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.views.cluster import Node
 from embedserve_operator.kube.views.objects import Object, ObjectList
@@ -90,7 +90,7 @@ def read_cluster(content: str) -> ClusterState:
     return ClusterState(
         nodes=tuple(nodes),
         runtime_classes=frozenset(ref.name for ref in refs if ref.kind == RUNTIME_CLASS),
-        optional_kinds=frozenset(kind for kind in OPTIONAL_KINDS if crd_name(kind) in names),
+        optional_kinds=frozenset(kind for kind in OPTIONAL_KINDS if build_crd_name(kind) in names),
     )
 
 

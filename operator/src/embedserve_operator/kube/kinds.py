@@ -97,7 +97,7 @@ LABELLED_KINDS = (*WATCHED_CHILDREN, POD, JOB)
 CLUSTER_KINDS = (NODE, RUNTIME_CLASS)
 
 
-def crd_name(kind: str) -> str:
+def build_crd_name(kind: str) -> str:
     """Return the name of the CustomResourceDefinition of a kind that is not one of the API server's own."""
     api = API_KINDS[kind]
     return f"{api.plural}.{api.group}"

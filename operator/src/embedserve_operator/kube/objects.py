@@ -17,13 +17,13 @@ Received: TypeAlias = Mapping[str, Any]
 """An object that came from the API server."""
 
 
-def canonical(value: Any) -> str:
+def format_canonical_json(value: Any) -> str:
     """Return the one spelling that equal JSON values share."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def short_hash(value: Any) -> str:
+def compute_short_hash(value: Any) -> str:
     """Return eight hex digits that identify a JSON value: enough to tell the few variants of one service
     apart.
     """
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:8]
+    return hashlib.sha256(format_canonical_json(value).encode()).hexdigest()[:8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embedserve_operator.api.types import Autoscaling, EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.deployment import deployment_name
+from embedserve_operator.manifests.deployment import build_deployment_name
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata
 from embedserve_operator.state.resource import Resource
 
@@ -61,12 +61,12 @@ def build_autoscaler(resource: Resource, spec: EmbeddingServiceSpec, revision: s
         {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
-            "metadata": build_metadata(resource, deployment_name(resource, revision), revision),
+            "metadata": build_metadata(resource, build_deployment_name(resource, revision), revision),
             "spec": {
                 "scaleTargetRef": {
                     "apiVersion": "apps/v1",
                     "kind": "Deployment",
-                    "name": deployment_name(resource, revision),
+                    "name": build_deployment_name(resource, revision),
                 },
                 "minReplicas": autoscaling.min_replicas,
                 "maxReplicas": autoscaling.max_replicas,

@@ -6,7 +6,7 @@ Its name contains the hash of its content: a changed file is a new object, and r
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.kube.objects import Manifest, compute_short_hash
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata
 from embedserve_operator.manifests.runtime_config import build_runtime_yaml
 from embedserve_operator.settings import RenderSettings
@@ -34,7 +34,7 @@ def build_file_config_map(resource: Resource, content: str, operator_keys: str =
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": build_metadata(resource, f"{resource.key.name}-{short_hash(data)}"),
+            "metadata": build_metadata(resource, f"{resource.key.name}-{compute_short_hash(data)}"),
             "data": {**data, **keys},
         }
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from embedserve_operator.api.hardware import HardwareClass
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, canonical, short_hash
+from embedserve_operator.kube.objects import Manifest, compute_short_hash, format_canonical_json
 from embedserve_operator.manifests.containers import (
     CONFIG_VOLUME,
     FETCH,
@@ -66,12 +66,12 @@ _STOP_MARGIN_SECONDS = 5
 """The time beyond drain and grace, so that the kubelet kills only what no longer obeys."""
 
 
-def deployment_name(resource: Resource, revision: str) -> str:
+def build_deployment_name(resource: Resource, revision: str) -> str:
     """Return the name of the Deployment of a revision."""
     return f"{resource.key.name}-{revision}"
 
 
-def fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
+def find_fixed_replicas(spec: EmbeddingServiceSpec) -> int | None:
     """Return the number of pods that the spec asks for; None where an autoscaler decides."""
     if spec.suspend:
         return 0
@@ -95,8 +95,8 @@ def build_deployment(
     or empty to take back what was written before.
     """
     resource, spec, revision = pods.resource, pods.spec, pods.revision
-    meta = build_metadata(resource, deployment_name(resource, revision), revision)
-    replicas = fixed_replicas(spec)
+    meta = build_metadata(resource, build_deployment_name(resource, revision), revision)
+    replicas = find_fixed_replicas(spec)
     meta["annotations"] = {
         DECLARATION: build_declaration(spec),
         **({SCALED_BY: "autoscaler"} if replicas is None else {}),
@@ -151,7 +151,7 @@ def _build_strategy(hardware: HardwareClass, volume: ModelVolume | None) -> Mani
 
 def build_declaration(spec: EmbeddingServiceSpec) -> str:
     """Return the fields of the spec that declare the model, in a form that can be put into another spec."""
-    return canonical({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
+    return format_canonical_json({key: value for key, value in spec.as_wire().items() if key in MODEL_FIELDS})
 
 
 def format_settings(spec: EmbeddingServiceSpec) -> str:
@@ -159,7 +159,7 @@ def format_settings(spec: EmbeddingServiceSpec) -> str:
     spec.
     """
     excluded = (*MODEL_FIELDS, *IMMEDIATE_FIELDS)
-    return canonical({key: value for key, value in spec.as_wire().items() if key not in excluded})
+    return format_canonical_json({key: value for key, value in spec.as_wire().items() if key not in excluded})
 
 
 def build_pod_template(
@@ -184,11 +184,11 @@ def build_pod_template(
     }
     if report is not None:
         # Pods that fetch nothing cannot report the model themselves.
-        annotations_of_user[FETCHED] = canonical(format_report(report))
+        annotations_of_user[FETCHED] = format_canonical_json(format_report(report))
     annotations = {
         **annotations_of_user,
         "kubectl.kubernetes.io/default-container": RUNTIME,
-        TEMPLATE_HASH: short_hash([template, annotations_of_user]),
+        TEMPLATE_HASH: compute_short_hash([template, annotations_of_user]),
     }
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
 
@@ -248,7 +248,7 @@ def _build_init_containers(pods: PodInputs) -> Manifest:
 
 def _format_model_size(size: ModelSize) -> dict[str, str]:
     """Return the annotations that say for which size of the model the pod template was made."""
-    planned = {} if size.memory is None else {MODEL_MEMORY: canonical(size.memory.as_wire())}
+    planned = {} if size.memory is None else {MODEL_MEMORY: format_canonical_json(size.memory.as_wire())}
     return {MODEL_BYTES: str(size.file_bytes), **planned}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.deployment import fixed_replicas
+from embedserve_operator.manifests.deployment import find_fixed_replicas
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata, build_selector
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.state.resource import Resource
@@ -30,7 +30,7 @@ def build_disruption_budget(
     """
     if volume is not None and (volume.is_single_node or volume.is_single_pod):
         return None
-    fixed = fixed_replicas(spec)
+    fixed = find_fixed_replicas(spec)
     scaled = spec.autoscaling.max_replicas if spec.autoscaling is not None else 0
     if (scaled if fixed is None else fixed) < 2:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.kube.objects import Manifest, compute_short_hash
 from embedserve_operator.manifests.containers import build_task_container
 from embedserve_operator.manifests.deployment import build_accounts, build_pod_volumes, build_security_context
 from embedserve_operator.manifests.mesh import NO_SIDECAR_ANNOTATIONS, NO_SIDECAR_LABELS
@@ -33,14 +33,14 @@ INVALID_SETTINGS_EXIT_CODE = 78
 _MAX_CLAIM_LENGTH = 40
 
 
-def job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: object) -> str:
+def build_job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: object) -> str:
     """Return the name of the Job that works on some inputs.
 
     On a claim that several services use, it begins with the name of the claim, and so is the same for all
     of them.
     """
     owner = resource.key.name if volume.is_own else volume.claim[:_MAX_CLAIM_LENGTH].strip("-.")
-    return f"{owner}-{task}-{short_hash(inputs)}"
+    return f"{owner}-{task}-{compute_short_hash(inputs)}"
 
 
 def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
@@ -56,7 +56,7 @@ def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
         config=pods.config.removeprefix(resource.key.name),
     )
     labels, annotations = _build_pod_labels(pods, task), _build_pod_annotations(spec)
-    meta["annotations"] = {TEMPLATE_HASH: short_hash([_build_pod_spec(shared, task), annotations])}
+    meta["annotations"] = {TEMPLATE_HASH: compute_short_hash([_build_pod_spec(shared, task), annotations])}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_operator.api.types import API_VERSION, KIND
-from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.kube.objects import Manifest, compute_short_hash
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.state.resource import Resource
 
@@ -57,7 +57,7 @@ TEMPLATE_HASH = "embedserve.dev/template"
 """Annotation on pods: the hash of the template that they were made from."""
 
 
-def space_name(resource: Resource, space: str) -> str:
+def build_space_name(resource: Resource, space: str) -> str:
     """Return the name of what exists for one vector space: the name of the resource, and the first digits of
     the identity.
     """
@@ -81,14 +81,14 @@ def build_labels(resource: Resource, revision: str | None = None) -> dict[str, s
     return labels
 
 
-def own_claim_name(name: str) -> str:
+def build_claim_name(name: str) -> str:
     """Return the name of the claim that is made for a resource of that name."""
     return f"{name}-models"
 
 
 def hash_claim_name(claim: str) -> str:
     """Return the name of a claim as the value of a label, which must be shorter than a name may be."""
-    return short_hash(["claim", claim])
+    return compute_short_hash(["claim", claim])
 
 
 def build_selector(resource: Resource, revision: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def build_metadata(resource: Resource, name: str, revision: str | None = None) -
 def add_fingerprint(manifest: Manifest) -> Manifest:
     """Return the manifest with its own hash, by which a later pass sees that nothing has changed."""
     meta = manifest["metadata"]
-    annotations = {**meta.get("annotations", {}), FINGERPRINT: short_hash(manifest)}
+    annotations = {**meta.get("annotations", {}), FINGERPRINT: compute_short_hash(manifest)}
     return {**manifest, "metadata": {**meta, "annotations": annotations}}
 
 

@@ -18,7 +18,7 @@ VARIABLE = "EMBEDSERVE_MODEL__COMMIT"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def pin_name(resource: Resource, revision: str) -> str:
+def build_pin_name(resource: Resource, revision: str) -> str:
     """Return the name of the pin of a revision."""
     return f"{resource.key.name}-{revision}-pin"
 
@@ -40,7 +40,7 @@ def build_pin(resource: Resource, revision: str, commit: str) -> Manifest:
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": build_metadata(resource, pin_name(resource, revision), revision),
+            "metadata": build_metadata(resource, build_pin_name(resource, revision), revision),
             "data": {KEY: commit},
         }
     )
@@ -48,5 +48,5 @@ def build_pin(resource: Resource, revision: str, commit: str) -> Manifest:
 
 def build_pin_variable(resource: Resource, revision: str) -> Manifest:
     """Return the variable by which a fetch gets the commit, once there is one."""
-    source = {"name": pin_name(resource, revision), "key": KEY, "optional": True}
+    source = {"name": build_pin_name(resource, revision), "key": KEY, "optional": True}
     return {"name": VARIABLE, "valueFrom": {"configMapKeyRef": source}}

@@ -190,7 +190,7 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
     With a cache they take models from it and from nowhere else.
     """
     cached = spec.cache is not None
-    space_name = f"{resource.key.name}-{{space8}}.{resource.key.namespace}.svc"
+    space_host = f"{resource.key.name}-{{space8}}.{resource.key.namespace}.svc"
     grpc = spec.service.grpc_port
     server = _drop_none(
         {
@@ -199,12 +199,12 @@ def build_runtime_yaml(resource: Resource, spec: EmbeddingServiceSpec, settings:
             "management_port": MANAGEMENT_PORT,
             "grpc_port": GRPC_PORT if grpc is not None else None,
             "pinned_grpc_port": PINNED_GRPC_PORT if grpc is not None else None,
-            "space_grpc": f"{space_name}:{grpc}" if grpc is not None else None,
+            "space_grpc": f"{space_host}:{grpc}" if grpc is not None else None,
             "pinned_port": PINNED_PORT,
             "api_keys_file": f"{KEYS_PATH}/{KEYS_FILE}" if spec.auth is not None else None,
             # A single process does not keep an accelerator busy with short texts.
             "http_workers": "auto" if find_accelerators(spec, settings) is not None else None,
-            "space_url": f"http://{space_name}",
+            "space_url": f"http://{space_host}",
             "openai_token_ids": spec.api.openai_token_ids or None,
             "served_model_name": spec.served_model_name or describe_source(spec.model.source),
             **_build_client_settings(spec.api.clients),

@@ -10,7 +10,7 @@ from embedserve_operator.api.quantities import format_plain_number
 from embedserve_operator.api.types import Autoscaling, EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.autoscaler import METRICS, find_target_value, merge_behavior
-from embedserve_operator.manifests.deployment import deployment_name
+from embedserve_operator.manifests.deployment import build_deployment_name
 from embedserve_operator.manifests.metadata import add_fingerprint, build_metadata, build_selector
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 from embedserve_operator.settings import KedaSettings
@@ -27,7 +27,7 @@ def build_scaled_object(
     autoscaling = spec.autoscaling
     if autoscaling is None or spec.suspend:
         return None
-    name = deployment_name(resource, revision)
+    name = build_deployment_name(resource, revision)
     behavior = merge_behavior(autoscaling)
     trigger = (
         _build_prometheus_trigger(resource, autoscaling, keda, revision)
@@ -70,7 +70,7 @@ def build_metrics_service(resource: Resource, spec: EmbeddingServiceSpec, revisi
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": build_metadata(resource, metrics_service_name(resource)),
+            "metadata": build_metadata(resource, build_metrics_service_name(resource)),
             "spec": {
                 "clusterIP": "None",
                 "selector": build_selector(resource, revision),
@@ -88,7 +88,7 @@ def build_metrics_service(resource: Resource, spec: EmbeddingServiceSpec, revisi
     )
 
 
-def metrics_service_name(resource: Resource) -> str:
+def build_metrics_service_name(resource: Resource) -> str:
     """Return the name of the Service of the management ports."""
     return f"{resource.key.name}-metrics"
 
@@ -97,7 +97,7 @@ def _build_pod_trigger(resource: Resource, autoscaling: Autoscaling) -> Manifest
     """Return the trigger by which KEDA asks every ready pod; the sum divided by the number of pods is the
     average of a pod.
     """
-    host = f"{metrics_service_name(resource)}.{resource.key.namespace}.svc"
+    host = f"{build_metrics_service_name(resource)}.{resource.key.namespace}.svc"
     return {
         "type": "metrics-api",
         "metadata": {
@@ -114,7 +114,7 @@ def _build_pod_trigger(resource: Resource, autoscaling: Autoscaling) -> Manifest
 def _build_prometheus_trigger(
     resource: Resource, autoscaling: Autoscaling, keda: KedaSettings, revision: str
 ) -> Manifest:
-    pods = f'namespace="{resource.key.namespace}",pod=~"{deployment_name(resource, revision)}-.*"'
+    pods = f'namespace="{resource.key.namespace}",pod=~"{build_deployment_name(resource, revision)}-.*"'
     return {
         "type": "prometheus",
         "metadata": {

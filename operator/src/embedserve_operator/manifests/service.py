@@ -17,7 +17,7 @@ from embedserve_operator.manifests.metadata import (
     add_fingerprint,
     build_metadata,
     build_selector,
-    space_name,
+    build_space_name,
 )
 from embedserve_operator.state.resource import Resource
 
@@ -75,7 +75,7 @@ def build_space_service(
         pods[REVISION_LABEL] = revision
     ports = _build_ports(settings.grpc_port, http="pinned", grpc="pinned-grpc")
     spec = {**fields, "selector": pods, "ports": ports}
-    manifest = _build_service(resource, space_name(resource, space), space, spec)
+    manifest = _build_service(resource, build_space_name(resource, space), space, spec)
     if not is_current:
         manifest["metadata"]["labels"][SCRAPE_LABEL] = "true"
     return add_fingerprint(manifest)
@@ -90,7 +90,7 @@ def _build_service(resource: Resource, name: str, space: str | None, spec: Manif
 
 def format_url(resource: Resource, space: str | None = None) -> str:
     """Return the base URL inside the cluster; with a space, that of the Service of the space."""
-    name = resource.key.name if space is None else space_name(resource, space)
+    name = resource.key.name if space is None else build_space_name(resource, space)
     return f"http://{name}.{resource.key.namespace}.svc"
 
 

@@ -11,7 +11,7 @@ from embedserve_operator.api.reading import read_known_fields
 from embedserve_operator.api.status import EmbeddingServiceStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.views.resource import EmbeddingServiceObject
-from embedserve_operator.manifests.metadata import own_claim_name
+from embedserve_operator.manifests.metadata import build_claim_name
 from embedserve_operator.state.resource import Resource
 
 
@@ -19,7 +19,7 @@ def read_claim_name(resource: EmbeddingServiceObject) -> str | None:
     """Return the name of the claim that a resource keeps its models on; None when it has no claim."""
     cache = resource.partial_spec.cache
     if cache.volume is not None:
-        return own_claim_name(resource.metadata.name)
+        return build_claim_name(resource.metadata.name)
     return cache.claim_name or None
 
 

@@ -8,7 +8,7 @@ from embedserve_operator.kube.kinds import SCALED_OBJECT, SERVICE_MONITOR
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests.disruption import build_disruption_budget
-from embedserve_operator.manifests.metadata import read_ref, space_name
+from embedserve_operator.manifests.metadata import build_space_name, read_ref
 from embedserve_operator.manifests.network_policy import build_network_policy
 from embedserve_operator.manifests.service import build_service, build_space_service
 from embedserve_operator.manifests.service_monitor import build_service_monitor
@@ -68,7 +68,7 @@ def _build_disruption_budgets(decision: Decision) -> Iterator[Manifest | None]:
     yield build_disruption_budget(resource, spec, resource.key.name, decision.rollout.serving, volume)
     for retained in decision.rollout.retained:
         space, revision = retained.previous.space, retained.previous.revision
-        yield build_disruption_budget(resource, spec, space_name(resource, space), revision, volume)
+        yield build_disruption_budget(resource, spec, build_space_name(resource, space), revision, volume)
 
 
 def _build_deployments(decision: Decision) -> Iterator[Manifest | None]:

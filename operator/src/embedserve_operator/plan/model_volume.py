@@ -9,8 +9,8 @@ from __future__ import annotations
 from embedserve_operator.api.cache import CacheVolume
 from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.manifests.deployment import fixed_replicas
-from embedserve_operator.manifests.metadata import own_claim_name
+from embedserve_operator.manifests.deployment import find_fixed_replicas
+from embedserve_operator.manifests.metadata import build_claim_name
 from embedserve_operator.manifests.placement import find_hardware_class
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.settings import RenderSettings
@@ -32,7 +32,7 @@ def choose_model_volume(observed: ObservedState, spec: EmbeddingServiceSpec) -> 
     modes = find_access_modes(observed, spec)
     is_shared = MANY in modes or (cache.read_only and READ_MANY in modes)
     return ModelVolume(
-        claim=cache.claim_name or own_claim_name(observed.resource.key.name),
+        claim=cache.claim_name or build_claim_name(observed.resource.key.name),
         is_own=cache.volume is not None,
         is_filled=cache.read_only,
         is_single_node=not is_shared,
@@ -100,7 +100,7 @@ def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) 
 
 
 def _find_one_pod_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
-    fixed = fixed_replicas(spec)
+    fixed = find_fixed_replicas(spec)
     max_pods = spec.autoscaling.max_replicas if fixed is None and spec.autoscaling is not None else fixed or 0
     if modes != (ONE_POD,) or max_pods <= 1:
         return None

@@ -8,7 +8,7 @@ first one leaves it out, so that it never falls back to the default of 1.
 from __future__ import annotations
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.manifests.deployment import deployment_name, fixed_replicas
+from embedserve_operator.manifests.deployment import build_deployment_name, find_fixed_replicas
 from embedserve_operator.plan.actions import ReplicasOwnershipTransfer
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.rollout import Rollout
@@ -49,9 +49,9 @@ def _plan_desired_transfer(
     """Return the transfer for the desired revision: before its autoscaler starts, and again whenever the serving
     revision has more pods while the desired one waits. None where no autoscaler decides.
     """
-    if fixed_replicas(spec) is not None:
+    if find_fixed_replicas(spec) is not None:
         return None
-    name = deployment_name(observed.resource, rollout.desired)
+    name = build_deployment_name(observed.resource, rollout.desired)
     deployment = observed.find_deployment(rollout.desired)
     if deployment is None or not deployment.is_autoscaled:
         return ReplicasOwnershipTransfer(name, choose_first_replicas(observed, spec, rollout.desired))
@@ -69,7 +69,7 @@ def _plan_serving_transfer(
     pods is fixed, or belongs to the second field manager already.
     """
     deployment = observed.find_deployment(serving)
-    if fixed_replicas(spec) is not None or (deployment is not None and deployment.is_autoscaled):
+    if find_fixed_replicas(spec) is not None or (deployment is not None and deployment.is_autoscaled):
         return None
-    name = deployment_name(observed.resource, serving)
+    name = build_deployment_name(observed.resource, serving)
     return ReplicasOwnershipTransfer(name, choose_first_replicas(observed, spec, serving))

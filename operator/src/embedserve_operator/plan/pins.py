@@ -8,7 +8,7 @@ from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import ConfigMap
 from embedserve_operator.manifests.metadata import build_selector
-from embedserve_operator.manifests.pin import KEY, build_pin, is_commit, is_movable, pin_name
+from embedserve_operator.manifests.pin import KEY, build_pin, build_pin_name, is_commit, is_movable
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.vector_spaces import find_model_report
 from embedserve_operator.state.observed import ObservedState
@@ -26,7 +26,7 @@ def plan_pin(inputs: PlanInput, revision: str) -> Manifest | None:
 
 def _find_known_commit(observed: ObservedState, revision: str) -> str:
     """Return the commit of the existing pin, or that of the status if somebody has deleted the pin."""
-    pin = observed.find_child(ChildRef("ConfigMap", pin_name(observed.resource, revision)))
+    pin = observed.find_child(ChildRef("ConfigMap", build_pin_name(observed.resource, revision)))
     if pin is not None and isinstance(pin.view, ConfigMap):
         return pin.view.data.get(KEY, "")
     selection = ",".join(
@@ -40,6 +40,6 @@ def _find_known_commit(observed: ObservedState, revision: str) -> str:
 def find_pins_in_use(observed: ObservedState) -> frozenset[ChildRef]:
     """Return the pins of the existing Deployments, whose pods may have to fetch again."""
     return frozenset(
-        ChildRef("ConfigMap", pin_name(observed.resource, deployment.revision))
+        ChildRef("ConfigMap", build_pin_name(observed.resource, deployment.revision))
         for deployment in observed.deployments
     )

@@ -10,7 +10,7 @@ from embedserve_operator.api.status import ConversionStatus, FetchStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_file_config_map
-from embedserve_operator.manifests.job import build_job, job_name
+from embedserve_operator.manifests.job import build_job, build_job_name
 from embedserve_operator.manifests.network_policy import build_fetch_policy
 from embedserve_operator.manifests.placement import find_image
 from embedserve_operator.manifests.pod_inputs import PodInputs
@@ -269,7 +269,7 @@ def _plan_job(
         config=config["metadata"]["name"],
         volume=volume,
     )
-    manifest = build_job(pods, task, job_name(resource, volume, task, identity))
+    manifest = build_job(pods, task, build_job_name(resource, volume, task, identity))
     desired = DesiredJob(manifest, task, stale_since)
     before = status.fetch if task == "fetch" else status.conversion
     step = plan_job_step(desired, observed.find_job(desired.name), before, resource)

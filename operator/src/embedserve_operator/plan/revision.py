@@ -12,12 +12,12 @@ from typing import Any
 
 from embedserve_operator.api.sources import ModelSource
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import short_hash
+from embedserve_operator.kube.objects import compute_short_hash
 
 
 def compute_revision(spec: EmbeddingServiceSpec) -> str:
     """Return the revision that a spec declares."""
-    return short_hash(collect_revision_inputs(spec))
+    return compute_short_hash(collect_revision_inputs(spec))
 
 
 def collect_revision_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedserve_operator.kube.references import ChildRef
-from embedserve_operator.manifests.metadata import space_name
+from embedserve_operator.manifests.metadata import build_space_name
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout_cases import (
     Policy,
@@ -181,7 +181,7 @@ def _is_verified(inputs: PlanInput, desired: DesiredRevision) -> bool:
     space = find_vector_space(inputs, desired.revision)
     if space is None:
         return False
-    if observed.find_child(ChildRef("Service", space_name(observed.resource, space))) is None:
+    if observed.find_child(ChildRef("Service", build_space_name(observed.resource, space))) is None:
         return False
     pods = find_candidates(observed, desired)
     return len(pods) >= desired.replicas and all(_has_passed(pod, space) for pod in pods)

@@ -15,7 +15,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.kinds import SCALED_OBJECT
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.autoscaler import build_autoscaler
-from embedserve_operator.manifests.deployment import fixed_replicas
+from embedserve_operator.manifests.deployment import find_fixed_replicas
 from embedserve_operator.manifests.scaled_object import build_metrics_service, build_scaled_object
 from embedserve_operator.plan.actions import ReplicasOwnershipTransfer
 from embedserve_operator.settings import RenderSettings
@@ -42,7 +42,7 @@ def build_scalers(
 def is_keda_missing(spec: EmbeddingServiceSpec, settings: RenderSettings, cluster: ClusterState) -> bool:
     """Return whether KEDA is to decide the number of pods, but is not in the cluster."""
     return (
-        fixed_replicas(spec) is None
+        find_fixed_replicas(spec) is None
         and settings.keda is not None
         and SCALED_OBJECT not in cluster.optional_kinds
     )
@@ -50,7 +50,7 @@ def is_keda_missing(spec: EmbeddingServiceSpec, settings: RenderSettings, cluste
 
 def choose_replicas(observed: ObservedState, spec: EmbeddingServiceSpec, revision: str) -> int:
     """Return the number of pods that the Deployment of a revision should have at this moment."""
-    fixed = fixed_replicas(spec)
+    fixed = find_fixed_replicas(spec)
     if fixed is not None:
         return fixed
     deployment = observed.find_deployment(revision)
@@ -69,7 +69,7 @@ def plan_frozen_replicas(
     if deployment is None:
         return None
     serving = observed.find_deployment(observed.serving_revision or "")
-    replicas = fixed_replicas(spec)
+    replicas = find_fixed_replicas(spec)
     if replicas is None:
         may_rest = spec.autoscaling is not None and spec.autoscaling.min_replicas == 0
         if may_rest and deployment == serving:

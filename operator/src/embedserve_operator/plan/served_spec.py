@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 
 from embedserve_operator.api.base import describe_problems
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.kube.objects import canonical
+from embedserve_operator.kube.objects import format_canonical_json
 from embedserve_operator.kube.views.base import Text, View
-from embedserve_operator.manifests.deployment import fixed_replicas, format_settings
+from embedserve_operator.manifests.deployment import find_fixed_replicas, format_settings
 from embedserve_operator.manifests.metadata import IMMEDIATE_FIELDS
 from embedserve_operator.plan.revision import compute_revision
 from embedserve_operator.state.workloads import DeploymentState
@@ -63,13 +63,13 @@ def build_served_spec(
     }
     if "autoscaling" in settings:
         settings["replicas"] = 1
-    elif settings.get("replicas") == 0 and fixed_replicas(spec) != 0:
+    elif settings.get("replicas") == 0 and find_fixed_replicas(spec) != 0:
         # It was stopped, and pods should run again: until the new model is complete nothing else can serve.
         settings["replicas"] = max(1, spec.replicas)
     joined = join_declaration(deployment, settings)
     if isinstance(joined, str):
         return None
-    return ServedSpec(joined, canonical({"revision": desired, "settings": now}))
+    return ServedSpec(joined, format_canonical_json({"revision": desired, "settings": now}))
 
 
 def join_declaration(deployment: DeploymentState, settings: dict[str, Any]) -> EmbeddingServiceSpec | str:

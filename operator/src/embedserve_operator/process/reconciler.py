@@ -184,16 +184,16 @@ class Reconciler:
 
     async def run_worker(
         self,
-        on_turn: Callable[[], None],
+        on_wait: Callable[[], None],
         on_pass: Callable[[PassResult, float], None] = lambda *_: None,
     ) -> None:
         """Take keys and reconcile them, forever. Nothing that one resource causes may end the worker.
 
-        `on_turn` is called before each wait for a key, `on_pass` after each pass with what became of it and
+        `on_wait` is called before each wait for a key, `on_pass` after each pass with what became of it and
         the seconds that it took.
         """
         while True:
-            on_turn()
+            on_wait()
             key = await self._queue.get(_IDLE_SECONDS)
             if key is None:
                 continue

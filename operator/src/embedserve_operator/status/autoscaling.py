@@ -5,7 +5,7 @@ from __future__ import annotations
 from embedserve_operator.api.status import AutoscalingStatus
 from embedserve_operator.api.times import format_moment, parse_moment
 from embedserve_operator.manifests.autoscaler import METRICS, find_target_value
-from embedserve_operator.manifests.deployment import deployment_name
+from embedserve_operator.manifests.deployment import build_deployment_name
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.scaling import is_keda_missing
 from embedserve_operator.settings import RenderSettings
@@ -93,4 +93,4 @@ def _describe_remedy(observed: ObservedState, settings: RenderSettings, metric: 
 
 
 def _find_autoscaler(observed: ObservedState, revision: str) -> AutoscalerState | None:
-    return observed.find_autoscaler(deployment_name(observed.resource, revision))
+    return observed.find_autoscaler(build_deployment_name(observed.resource, revision))

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from embedserve_operator.api.status import Condition, EmbeddingServiceStatus
 from embedserve_operator.api.types import API_VERSION, KIND
-from embedserve_operator.kube.objects import Manifest, short_hash
+from embedserve_operator.kube.objects import Manifest, compute_short_hash
 from embedserve_operator.state.resource import Resource
 from embedserve_operator.status.autoscaling import SCALING
 from embedserve_operator.status.conditions import (
@@ -59,7 +59,7 @@ def _build_event(resource: Resource, condition: Condition, now: datetime) -> Man
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{resource.key.name}.{short_hash(identity)}",
+            "name": f"{resource.key.name}.{compute_short_hash(identity)}",
             "namespace": resource.key.namespace,
         },
         "involvedObject": {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from embedserve_operator.adapter.queries import METRICS_GROUP
 from embedserve_operator.commands.preflight.facts import ApiService, ClusterFacts, Expectations
-from embedserve_operator.kube.kinds import RESOURCE, crd_name
+from embedserve_operator.kube.kinds import RESOURCE, build_crd_name
 
 MIN_VERSION = (1, 29)
 """The oldest version of Kubernetes that the chart accepts."""
@@ -78,7 +78,7 @@ def _assess_version(facts: ClusterFacts) -> Finding:
 
 
 def _assess_crd(facts: ClusterFacts, expectations: Expectations) -> Finding:
-    name = crd_name(RESOURCE)
+    name = build_crd_name(RESOURCE)
     if facts.has_crd:
         return Finding("definition", FindingState.OK, f"{name} is served")
     state = FindingState.MISSING if expectations.is_installed else FindingState.LATER
