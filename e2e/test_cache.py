@@ -217,8 +217,8 @@ def test_a_claim_that_an_administrator_enlarges_stays_so_large(
     kubectl("patch", "persistentvolumeclaim", name, "--namespace", namespace, "--patch", patch)
     for mark in ("second", "third"):
         enlarged.apply(spec("1Gi", mark))
-        found = enlarged.wait_serving()
-        assert {one["reason"] for one in found["status"]["conditions"]}.isdisjoint(
+        resource = enlarged.wait_serving()
+        assert {reported["reason"] for reported in resource["status"]["conditions"]}.isdisjoint(
             {"FieldConflict", "ChildRefused"}
         )
         wait_until(

@@ -140,10 +140,14 @@ def test_a_leader_whose_api_server_takes_three_seconds_for_each_answer_stays_the
         changing.apply(spec(mark))
         wait_acted_on(changing, mark)
     wait_until("a minute has passed", lambda: time.monotonic() - began > AWAY_S, timeout_s=AWAY_S + 30)
-    renewals = [one for one in operator.proxy.passed if one.at > began and one.is_of_lease and one.is_write]
+    renewals = [
+        request
+        for request in operator.proxy.passed
+        if request.at > began and request.is_of_lease and request.is_write
+    ]
     print(f"\n{len(renewals)} renewals of the Lease within {AWAY_S} s, {SLOW_S} s an answer")
     assert operator.ends == []
-    assert {one.status for one in renewals} == {200}
+    assert {request.status for request in renewals} == {200}
 
 
 @pytest.mark.parametrize("ends", [FaultProxy.cut_watches, FaultProxy.tell_gone], ids=["cut", "410 Gone"])

@@ -122,13 +122,15 @@ def test_a_service_changes_its_autoscaler_and_back_without_losing_a_pod(
 ) -> None:
     """From KEDA to a HorizontalPodAutoscaler of the operator's own, and to KEDA again."""
     scaled.apply(scaled_spec(minReplicas=2))
-    scaled.wait_for("two pods", lambda found: ready(found) == 2)
+    scaled.wait_for("two pods", lambda resource: ready(resource) == 2)
     replicas: list[int] = []
 
     def is_scaled_by(keda_decides: bool) -> bool:
         (deployment,) = scaled.children("deployments")
         replicas.append(deployment["spec"]["replicas"])
-        autoscalers = [one["metadata"]["name"] for one in scaled.children("horizontalpodautoscalers")]
+        autoscalers = [
+            autoscaler["metadata"]["name"] for autoscaler in scaled.children("horizontalpodautoscalers")
+        ]
         has_object = bool(scaled.children("scaledobjects"))
         by_keda = [name.startswith("keda-hpa-") for name in autoscalers]
         return has_object is keda_decides and by_keda == [keda_decides]

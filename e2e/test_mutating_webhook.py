@@ -139,9 +139,9 @@ def operator(
     folder = tmp_path_factory.mktemp("outside")
     with (
         FaultProxy(cluster.layout).running() as proxy,
-        operators([proxy], namespace, folder, restarts=False) as (found,),
+        operators([proxy], namespace, folder, restarts=False) as (outside_operator,),
     ):
-        yield found
+        yield outside_operator
 
 
 def spec(mark: int) -> Object:

@@ -67,8 +67,8 @@ def test_a_connection_that_is_reset_names_the_service_mesh_and_heals(
         progress = meshed.wait_condition("Reconciling", "True", "SelfCheckFailed")["message"]
         assert "set the chart's mesh" in progress
         assert meshed.wait_condition("Ready", "True", "PreviousRevisionServing")
-    found = meshed.wait_serving()
-    assert condition(found, "SelfCheckFailed") is None
+    resource = meshed.wait_serving()
+    assert condition(resource, "SelfCheckFailed") is None
     meshed.delete()
 
 
@@ -80,19 +80,19 @@ def test_sixteen_services_whose_pods_do_not_answer_leave_room_for_the_others(
     bystander.wait_condition("Ready", "True", "Suspended")
     silent = [service(f"silent-{number}") for number in range(SILENT_SERVICES)]
     with filtered_management_port(kubectl, *DROP):
-        for one in silent:
-            one.apply(small_spec())
-        for one in silent:
-            wait_pod_ready(one)
+        for embsvc in silent:
+            embsvc.apply(small_spec())
+        for embsvc in silent:
+            wait_pod_ready(embsvc)
         began = time.monotonic()
         bystander.apply(hub_spec(suspend=True, service={"annotations": {"mark": "new"}}))
         wait_until("the other service has its annotation", lambda: has_mark(bystander), timeout_s=PATIENCE_S)
         print(f"\nacted on after {time.monotonic() - began:.1f} s beside {SILENT_SERVICES} silent services")
-        assert not any(is_proved(one) for one in silent), "none has answered meanwhile"
-    for one in silent:
-        one.wait_serving()
-    for one in (bystander, *silent):
-        one.delete()
+        assert not any(is_proved(embsvc) for embsvc in silent), "none has answered meanwhile"
+    for embsvc in silent:
+        embsvc.wait_serving()
+    for embsvc in (bystander, *silent):
+        embsvc.delete()
 
 
 def has_mark(service: Service) -> bool:

@@ -16,7 +16,7 @@ from e2e.services import PATIENCE_S, Service, hub_spec
 
 
 @pytest.fixture
-def other(cluster: Cluster, kubectl: Kubectl, namespace: str) -> Iterator[str]:
+def second_namespace(cluster: Cluster, kubectl: Kubectl, namespace: str) -> Iterator[str]:
     """Another namespace; it and the test's own are those that the release watches."""
     name = f"{namespace}-other"
     create(kubectl, name)
@@ -42,19 +42,23 @@ def mark(service: Service, value: str) -> None:
 
 
 def test_a_namespace_that_is_deleted_takes_nothing_from_the_others(
-    cluster: Cluster, kubectl: Kubectl, service: MakeService, namespace: str, other: str
+    cluster: Cluster, kubectl: Kubectl, service: MakeService, namespace: str, second_namespace: str
 ) -> None:
     stays = service("stays")
-    elsewhere = Service(kubectl, stays.client, other, "gone")
+    elsewhere = Service(kubectl, stays.client, second_namespace, "gone")
     for embsvc in (stays, elsewhere):
         mark(embsvc, "first")
-    kubectl("delete", "namespace", other, timeout_s=PATIENCE_S)
-    wait_until("the namespace is gone", lambda: kubectl.get("namespace", other) is None, timeout_s=PATIENCE_S)
+    kubectl("delete", "namespace", second_namespace, timeout_s=PATIENCE_S)
+    wait_until(
+        "the namespace is gone",
+        lambda: kubectl.get("namespace", second_namespace) is None,
+        timeout_s=PATIENCE_S,
+    )
     for number in range(3):
         mark(stays, f"after-{number}")
     # With the namespace its Role has gone; the release brings both back.
-    create(kubectl, other)
-    upgrade(cluster, "--set-json", f"watch.namespaces={json.dumps([namespace, other])}")
+    create(kubectl, second_namespace)
+    upgrade(cluster, "--set-json", f"watch.namespaces={json.dumps([namespace, second_namespace])}")
     mark(elsewhere, "back")
     mark(stays, "last")
     stays.delete()

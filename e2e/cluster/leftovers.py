@@ -55,7 +55,7 @@ def leftover_processes(layout: Layout) -> tuple[ProcessIdentity, ...]:
 def _remove_empty(group: Path) -> None:
     """A group stays busy for a moment after its last process has ended."""
 
-    def gone() -> bool:
+    def is_removed() -> bool:
         try:
             group.rmdir()
         except FileNotFoundError:
@@ -64,7 +64,7 @@ def _remove_empty(group: Path) -> None:
             return False
         return True
 
-    wait_until(f"control group {group} is empty", gone, timeout_s=10, every_s=0.05)
+    wait_until(f"control group {group} is empty", is_removed, timeout_s=10, every_s=0.05)
 
 
 def _hierarchies() -> Iterator[Path]:

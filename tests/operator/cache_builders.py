@@ -82,11 +82,11 @@ def ended(
     """After a Job has ended; each by default a minute after the one before."""
     minute = sum("status" in existing for existing in cluster.jobs)
     conditions = [{"type": condition, "status": "True", "message": "the Job's words"}]
-    done = {
+    ended_job = {
         **job,
         "status": {"conditions": conditions, "completionTime": finished or f"2026-01-02T12:{minute:02}:00Z"},
     }
-    jobs = tuple(done if existing is job else existing for existing in cluster.jobs)
+    jobs = tuple(ended_job if existing is job else existing for existing in cluster.jobs)
     return replace(cluster, jobs=jobs, job_pods=(*cluster.job_pods, _pod(job, state)))
 
 

@@ -74,7 +74,7 @@ class RenderSettings:
     keda: KedaSettings | None = None
     """The settings of KEDA; None makes HorizontalPodAutoscalers instead."""
     run_as: int | None = USER
-    """User and group of the pods; None leaves them to the cluster, as on OpenShift, which assigns a range of
+    """The user and group of the pods; None leaves them to the cluster, as on OpenShift, which assigns a range of
     user IDs to each namespace.
     """
     operator_keys: str = ""
@@ -104,9 +104,10 @@ class LeaseSettings:
     deadline: float = 10.0
     """A leader that could not renew for this long stops."""
     retry: float = 2.0
-    """Time from the beginning of one renewal by a leader to that of the next, where the API server is not slower."""
+    """The time from the beginning of one renewal by a leader to that of the next, where the API server is not slower.
+    """
     poll_interval: float = 1.0
-    """Pause between the looks of a process that waits."""
+    """The pause between the looks of a process that waits."""
 
     @property
     def call_key_secret(self) -> str:
@@ -125,7 +126,7 @@ class AdapterReference:
 
     namespace: str
     name: str
-    """Name of its Deployment, Service, ConfigMap of certificates, and ClusterRole."""
+    """The name of its Deployment, Service, ConfigMap of certificates, and ClusterRole."""
 
     @property
     def server_name(self) -> str:
@@ -139,23 +140,23 @@ class AdapterSettings:
 
     adapter: AdapterReference
     identity: str
-    """Name of this process among its replicas: the pod's name."""
+    """The name of this process among its replicas: the pod's name."""
     port: int = 8443
-    """Port of the API, HTTPS."""
+    """The port of the API, HTTPS."""
     health_port: int = 8081
-    """Port of the probes, HTTP, since they carry no client certificate."""
+    """The port of the probes, HTTP, since they carry no client certificate."""
     hpa_period: float = 15.0
-    """Seconds between two looks of the autoscaler; pages are cached for nine tenths of that."""
+    """The seconds between two looks of the autoscaler; pages are cached for nine tenths of that."""
     scrape_timeout: float = 5.0
-    """Longest time that a pod may take to answer, in seconds: an overloaded one is slow, and counts most."""
+    """The longest time that a pod may take to answer, in seconds: an overloaded one is slow, and counts most."""
     request_timeout: float = 10.0
-    """Longest time of one API request, in seconds."""
+    """The longest time of one API request, in seconds."""
     certificate_days: float = 30.0
-    """Lifetime of a serving certificate; a new one takes over after two thirds of it."""
+    """The lifetime of a serving certificate; a new one takes over after two thirds of it."""
     check_interval: float = 10.0
-    """Seconds between looks at the certificates and at what the cluster says about them."""
+    """The seconds between looks at the certificates and at what the cluster says about them."""
     drain: float = 5.0
-    """Seconds to keep answering when told to stop, until no more requests come."""
+    """The seconds to keep answering when told to stop, until no more requests come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,12 @@ class RegistrationSettings:
 
     adapter: AdapterReference
     interval: float = 5.0
-    """Seconds between looks."""
+    """The seconds between looks."""
     grace: float = 30.0
-    """Seconds for which the API may be registered while nobody answers; no namespace can be deleted meanwhile.
+    """The seconds for which the API may be registered while nobody answers; no namespace can be deleted meanwhile.
     """
     retry_limit: float = 600.0
-    """Longest pause, in seconds, before registering again an API that had pods but that nobody could reach.
+    """The longest pause, in seconds, before registering again an API that had pods but that nobody could reach.
     """
 
 
@@ -180,30 +181,30 @@ class RunSettings:
     render: RenderSettings
     lease: LeaseSettings
     identity: str
-    """Name of this process in the Lease: the pod's name."""
+    """The name of this process in the Lease: the pod's name."""
     namespaces: tuple[str, ...] = ()
     """The namespaces that are watched; empty stands for all."""
     operator_class: str = ""
-    """Value of the label of the resources that are worked on; empty: those without that label."""
+    """The value of the label of the resources that are worked on; empty: those without that label."""
     watch_nodes: bool = True
     """Indicates that nodes and RuntimeClasses are watched, which needs rights on the whole cluster."""
     adapter: AdapterReference | None = None
     """The metrics adapter that is to be registered, if any."""
     health_port: int = 8081
-    """Port of `/healthz`."""
+    """The port of `/healthz`."""
     workers: int = 8
     """The number of resources that are worked on at the same time."""
     request_timeout: float = 20.0
-    """Longest time of one API request, in seconds."""
+    """The longest time of one API request, in seconds."""
     message_timeout: float = 5.0
-    """Longest time, in seconds, that a pod may take to receive which vector space the service has switched to."""
+    """The longest time, in seconds, that a pod may take to receive which vector space the service has switched to."""
     check_timeout: float = 60.0
-    """Longest time, in seconds, that the self-check of a pod may take."""
+    """The longest time, in seconds, that the self-check of a pod may take."""
     backoff_base_delay: float = 1.0
-    """Pause in seconds after the first failed pass over a resource; each further failure doubles it."""
+    """The pause in seconds after the first failed pass over a resource; each further failure doubles it."""
     backoff_max_delay: float = 60.0
-    """Longest pause, in seconds, between passes over a failing resource."""
+    """The longest pause, in seconds, between passes over a failing resource."""
     audit_interval: float = 120.0
-    """Seconds between checks that the cached objects still exist, since an interrupted watch can miss
+    """The seconds between checks that the cached objects still exist, since an interrupted watch can miss
     deletions.
     """

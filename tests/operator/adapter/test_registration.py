@@ -116,8 +116,8 @@ def test_an_adapter_that_is_ready_but_cannot_be_reached_is_tried_again_ever_more
 
 
 def test_ours_goes_at_once_when_somebody_else_registers_any_version() -> None:
-    seen = replace(READY, registered=registered(), foreign=("Service m/p",))
-    assert decide_registration(seen, RegistrationMemory(), SETTINGS, 0)[0] == Withdrawal(
+    state = replace(READY, registered=registered(), foreign=("Service m/p",))
+    assert decide_registration(state, RegistrationMemory(), SETTINGS, 0)[0] == Withdrawal(
         "custom.metrics.k8s.io is served by Service m/p"
     )
 

@@ -137,10 +137,10 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
     store.put("Pod", received)
     (pod,) = store.list_pods(KEY)
     assert pod == Pod.parse(received)
-    kept = pod.as_json().decode()
-    assert "hub" in kept
+    cached = pod.as_json().decode()
+    assert "hub" in cached
     for unread in ("managedFields", "image", "HOME", "defaultMode"):
-        assert unread not in kept
+        assert unread not in cached
 
 
 def test_of_a_child_all_but_the_managers_of_its_fields_is_kept() -> None:

@@ -34,7 +34,7 @@ class RegistrationState:
     bundle: str
     """PEM of all certificates that replicas serve with, or are about to."""
     owner_uid: str
-    """UID of the ClusterRole that belongs to the release; empty when it does not exist."""
+    """The UID of the ClusterRole that belongs to the release; empty when it does not exist."""
     registered: APIService | None
     """Our APIService, if it exists."""
     foreign: tuple[str, ...]

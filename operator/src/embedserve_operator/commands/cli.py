@@ -56,7 +56,7 @@ def kubectl_plugin(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser(program: str = "embedserve-operator") -> argparse.ArgumentParser:
-    """All commands; the plugin has neither `run` nor `adapter`."""
+    """Return the parser of all commands; the plugin has neither `run` nor `adapter`."""
     parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -29,7 +29,8 @@ from embedserve_operator.kube.views.objects import Event, Object, ObjectList
 
 FIELD_MANAGER = "embedserve-operator"
 SCALE_MANAGER = "embedserve-operator-scale"
-"""This field manager owns `spec.replicas` of Deployments that an autoscaler scales, and never gives the field up."""
+"""The field manager that owns `spec.replicas` of Deployments that an autoscaler scales, and never gives the field up.
+"""
 HISTORY_MANAGER = "embedserve-operator-history"
 """The field manager of what is written about earlier models, whose Deployments otherwise stay as they are."""
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

@@ -86,12 +86,12 @@ WATCHED_CHILDREN = (
     "Service",
 )
 OPTIONAL_KINDS = (SERVICE_MONITOR, SCALED_OBJECT)
-"""These kinds are not watched, since their definitions may be absent; they are listed from time to time."""
+"""The kinds that are not watched, since their definitions may be absent; they are listed from time to time."""
 CHILD_KINDS = (*WATCHED_CHILDREN, *OPTIONAL_KINDS)
 SCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
 """Objects of these kinds decide the number of pods of a Deployment, of which there may be one."""
 CLAIM_KINDS = (JOB, CLAIM)
-"""These kinds belong to a volume of models; an object of them may concern several resources."""
+"""The kinds that belong to a volume of models; an object of them may concern several resources."""
 LABELLED_KINDS = (*WATCHED_CHILDREN, POD, JOB)
 """Objects of these kinds are watched only where they carry a service's label. Claims may be anybody's."""
 CLUSTER_KINDS = (NODE, RUNTIME_CLASS)

@@ -42,10 +42,10 @@ SERVICE_PERMISSIONS: tuple[Permission, ...] = tuple(
     for resource in resources
     for verb in verbs
 )
-"""These are needed in each namespace that is watched, or in all of them."""
+"""The permissions that are needed in each namespace that is watched, or in all of them."""
 CLUSTER_PERMISSIONS: tuple[Permission, ...] = tuple(
     Permission(group, resource, verb)
     for group, resource in (("", "nodes"), ("node.k8s.io", "runtimeclasses"))
     for verb in ("list", "watch")
 )
-"""These are needed where nodes are watched."""
+"""The permissions that are needed where nodes are watched."""

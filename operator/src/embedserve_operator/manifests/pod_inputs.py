@@ -19,7 +19,7 @@ class PodInputs:
     settings: RenderSettings
     revision: str
     config: str
-    """Name of the ConfigMap that the pods mount."""
+    """The name of the ConfigMap that the pods mount."""
     volume: ModelVolume | None = None
     """The volume of models; None where each pod has its own."""
     runtime_class: str | None = None

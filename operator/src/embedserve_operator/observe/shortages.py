@@ -1,4 +1,4 @@
-"""This module says how much of a resource to ask for, where a pod or a container was ended for want of it."""
+"""Says how much of a resource to ask for, where a pod or a container was ended for want of it."""
 
 from __future__ import annotations
 

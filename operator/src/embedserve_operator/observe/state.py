@@ -58,7 +58,9 @@ class ReceivedObjects:
 
     resource: EmbeddingServiceObject
     children: Iterable[Received] = ()
-    """These come whole, since they are compared with what they should be. Some may belong to somebody else."""
+    """The children as they came, whole, since they are compared with what they should be. Some may belong to somebody
+    else.
+    """
     pods: Iterable[Pod] = ()
     """The pods that serve."""
     volume: VolumeObjects | None = None

@@ -62,4 +62,4 @@ class Plan:
     unstarted_jobs: tuple[JobState, ...] = ()
     """The Jobs that should have had a pod by now; events say why they have none."""
     wake_after: int | None = None
-    """Seconds after which another pass is due even if nothing happens."""
+    """The seconds after which another pass is due even if nothing happens."""

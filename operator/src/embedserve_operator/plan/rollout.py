@@ -88,7 +88,7 @@ class DesiredRevision:
     fingerprint: str
     """Fingerprint of its Deployment; empty while its model is not prepared, so that it cannot be complete."""
     template_hash: str
-    """Hash of its pod template."""
+    """The hash of its pod template."""
     replicas: int
     is_sole_user: bool = False
     """Indicates that its pods cannot run beside those of another revision, which the volume of models does not take."""

@@ -1,4 +1,4 @@
-"""This module knows whose turn it is when an upgrade of the operator replaces the pods of services.
+"""Knows whose turn it is when an upgrade of the operator replaces the pods of services.
 
 Which services roll is written on their Deployments; here is only what no Deployment says yet: which ones are being
 written, and which ones wait.

@@ -58,11 +58,11 @@ class JobState:
     uid: str
     task: JobTask
     owner: str
-    """UID of the resource that the Job was made for."""
+    """The UID of the resource that the Job was made for."""
     template_hash: str
-    """Hash of the pod template that the Job was made from."""
+    """The hash of the pod template that the Job was made from."""
     config_map: str
-    """Name of the ConfigMap that the pods of the Job mount."""
+    """The name of the ConfigMap that the pods of the Job mount."""
     phase: JobPhase
     failure: Failure | None
     """The failure of its youngest pod, or the reason why the Job was given up."""

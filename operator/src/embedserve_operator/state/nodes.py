@@ -60,7 +60,7 @@ class ClusterState:
     """The nodes; None where they are not watched."""
     runtime_classes: frozenset[str] = frozenset()
     optional_kinds: frozenset[str] = frozenset()
-    """Those kinds whose definitions are installed, of the kinds that a cluster may lack."""
+    """The kinds whose definitions are installed, of the kinds that a cluster may lack."""
     metrics_providers: tuple[str, ...] = ()
     """The providers of custom.metrics.k8s.io besides our adapter, described for people; known only where ours is to
     be registered.
@@ -77,7 +77,7 @@ class NodeRequirements:
 
     capabilities: tuple[str, ...]
     accelerator_labels: Mapping[str, tuple[str, ...]]
-    """Labels with values, one of which does in place of a compute capability."""
+    """The labels with values, one of which does in place of a compute capability."""
     architectures: tuple[str, ...]
     labels: Mapping[str, str]
     tolerations: tuple[Toleration, ...]
@@ -106,13 +106,13 @@ class NodeMatches:
     """Holds the nodes, sorted by what keeps the pods away from them."""
 
     fitting: tuple[str, ...]
-    """Names of the nodes that may take the pods."""
+    """The names of the nodes that may take the pods."""
     too_few: tuple[str, ...]
-    """Descriptions of the nodes that would fit if they had enough accelerators."""
+    """The descriptions of the nodes that would fit if they had enough accelerators."""
     tainted: tuple[str, ...]
-    """Descriptions of the nodes that would fit if they had no taint."""
+    """The descriptions of the nodes that would fit if they had no taint."""
     other_nodes: tuple[str, ...]
-    """Descriptions of what all other nodes offer, with their number."""
+    """The descriptions of what all other nodes offer, with their number."""
 
 
 def match_nodes(demand: NodeRequirements, nodes: Sequence[NodeState]) -> NodeMatches:

@@ -14,7 +14,7 @@ class SelfCheckResult:
     """Holds the result of a pod's self-check of its vectors."""
 
     space: str | None
-    """Identity of the vector space of the pod; None when the pod could not be asked."""
+    """The identity of the vector space of the pod; None when the pod could not be asked."""
     dimensions: int | None
     problem: str
     """The reason why the pod did not pass; empty when it did."""
@@ -73,15 +73,15 @@ class PodState:
     name: str
     revision: str
     template_hash: str
-    """Hash of the pod template that the pod was made from."""
+    """The hash of the pod template that the pod was made from."""
     config_map: str
-    """Name of the ConfigMap that the pod mounts."""
+    """The name of the ConfigMap that the pod mounts."""
     phase: ServingPhase
     failure: Failure | None
     report: ModelReport | None
     uid: str = ""
     address: str = ""
-    """IP address of the pod; empty before it has one."""
+    """The IP address of the pod; empty before it has one."""
     run_id: str = ""
     """Identifies one run of its serving container: a restarted one knows nothing of what the previous one was
     told.

@@ -1,4 +1,4 @@
-"""This module describes how far an upgrade of the operator has come with the pods of services."""
+"""Describes how far an upgrade of the operator has come with the pods of services."""
 
 from __future__ import annotations
 

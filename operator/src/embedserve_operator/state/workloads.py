@@ -16,7 +16,7 @@ class DeploymentState:
     revision: str
     fingerprint: str
     config_map: str
-    """Name of the ConfigMap that its pods mount."""
+    """The name of the ConfigMap that its pods mount."""
     is_settled: bool
     """Indicates that its controller has seen the latest spec."""
     desired_replicas: int
@@ -32,7 +32,7 @@ class DeploymentState:
     creation_problem: str
     """The reason why its pods cannot be created (quota, admission), as the API server says; empty when they can."""
     template_hash: str = ""
-    """Hash of its pod template."""
+    """The hash of its pod template."""
     declaration: str = ""
     """The fields of the manifest that declare its model, as JSON; empty when the Deployment does not say."""
     settings: str = ""
@@ -74,7 +74,7 @@ class AutoscalerState:
     """Holds the parts of a HorizontalPodAutoscaler that decisions rest on."""
 
     target: str
-    """Name of the Deployment that it scales."""
+    """The name of the Deployment that it scales."""
     current: int
     desired: int
     value: str | None

@@ -77,7 +77,7 @@ Count: TypeAlias = Annotated[StrictInt, _OrEmpty()]
 Flag: TypeAlias = Annotated[StrictBool, _OrEmpty()]
 """A boolean; false when it is missing."""
 Part: TypeAlias = Annotated[T, _OrEmpty()]
-"""Another view; an empty one when it is missing."""
+"""A view inside of another one; empty when it is missing."""
 Maybe: TypeAlias = Annotated[T | None, _OrNone()]
 """A value that may be missing, where that says something."""
 Items: TypeAlias = Annotated[tuple[OnErrorOmit[T], ...], _OrEmpty()]
