@@ -67,7 +67,7 @@ def pod(address: str, number: int = 0) -> SelfCheckRequest:
     return SelfCheckRequest(PodState(name, "r", "t", "c", "Ready", None, None, address=address, run_id=run))
 
 
-async def taken(queue: WorkQueue[ObjectKey]) -> ObjectKey:
+async def take_key(queue: WorkQueue[ObjectKey]) -> ObjectKey:
     """The next resource that gets a pass."""
     async with asyncio.timeout(60):
         key = await queue.get(60)
@@ -82,7 +82,7 @@ async def test_services_whose_pods_do_not_answer_leave_room_for_another_namespac
         for number in range(2 * MAX_RUNNING):
             checks.request(ObjectKey("silent", f"docs-{number}"), (pod(SILENT, number),))
         checks.request(elsewhere, (pod(SOUND),))
-        assert await taken(queue) == elsewhere
+        assert await take_key(queue) == elsewhere
         assert client.get_replies(elsewhere)["docs-0/0"].self_check is not None
         assert pods.unanswered <= MAX_RUNNING_OF_NAMESPACE
 
@@ -94,7 +94,7 @@ async def test_a_pod_that_is_being_asked_is_not_asked_again() -> None:
             checks.request(key, (pod(SILENT),))
             await asyncio.sleep(0)
         pods.may_answer.set()
-        assert await taken(queue) == key
+        assert await take_key(queue) == key
         assert pods.unanswered == 1
 
 
@@ -103,7 +103,7 @@ async def test_a_pod_that_did_not_pass_is_told_at_once_and_asked_again_after_a_p
     async with checking() as (pods, checks, queue, client):
         pods.problems = ["different texts gave the same vector"]
         checks.request(key, (pod(SOUND),))
-        assert await taken(queue) == key
+        assert await take_key(queue) == key
         check = client.get_replies(key)["docs-0/0"].self_check
         assert check is not None
         assert check.problem == "different texts gave the same vector"
@@ -111,9 +111,9 @@ async def test_a_pod_that_did_not_pass_is_told_at_once_and_asked_again_after_a_p
         await checks.wait_until_idle()
         assert await queue.get(0.0) is None, "the pause is not over"
         pods.problems = []
-        assert await taken(queue) == key, "the pause is over"
+        assert await take_key(queue) == key, "the pause is over"
         checks.request(key, (pod(SOUND),))
-        assert await taken(queue) == key
+        assert await take_key(queue) == key
         check = client.get_replies(key)["docs-0/0"].self_check
         assert check is not None
         assert not check.problem

@@ -95,8 +95,8 @@ def test_another_size_of_the_same_revision_changes_nothing_by_itself() -> None:
 
 def test_the_size_is_kept_while_no_pod_tells_it() -> None:
     sized = serving().changed(hub_spec(REPO, batching={"maxBatchTokens": 1024})).applied().rolled_out()
-    gone = sized.published().started().changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
-    assert requests(gone) == {"memory": WANT}
+    without_reports = sized.published().started().changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
+    assert requests(without_reports) == {"memory": WANT}
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_pods_that_were_made_without_a_plan_are_not_restarted_by_one() -> None:
 def test_the_plan_is_kept_while_no_pod_tells_it() -> None:
     changed = Cluster(resource(hub_spec(REPO))).applied().rolled_out(report=PLANNED).applied().published()
     planned = changed.changed(hub_spec(REPO, batching={"maxBatchTokens": 1024})).applied()
-    gone = planned.rolled_out(report=PLANNED).published().started()
-    later = gone.changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
+    without_reports = planned.rolled_out(report=PLANNED).published().started()
+    later = without_reports.changed(hub_spec(REPO, batching={"maxBatchTokens": 2048}))
     assert requests(later) == {"memory": LIMIT}
 
 

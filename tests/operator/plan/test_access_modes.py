@@ -78,8 +78,10 @@ def life(spec: dict[str, Any], *claims: Manifest) -> Iterator[Cluster]:
             cluster = cluster.applied()
             yield cluster
             cluster = cluster.published()
-        gone = replace(cluster, pods=tuple(p for p in cluster.pods if _has_deployment(cluster, p)))
-        yield (cluster := started(gone))
+        without_old_pods = replace(
+            cluster, pods=tuple(p for p in cluster.pods if _has_deployment(cluster, p))
+        )
+        yield (cluster := started(without_old_pods))
         while any("status" not in job for job in cluster.jobs):
             cluster = started(succeeded(cluster))
             yield cluster
@@ -124,9 +126,9 @@ def most_pods(cluster: Cluster) -> int:
     return count
 
 
-@pytest.mark.parametrize(("cache", "modes", "fields", "kept"), CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize(("cache", "modes", "fields", "togetherness"), CASES.values(), ids=list(CASES))
 def test_pods_never_wait_for_each_other(
-    cache: dict[str, Any], modes: tuple[str, ...], fields: dict[str, Any], kept: str
+    cache: dict[str, Any], modes: tuple[str, ...], fields: dict[str, Any], togetherness: str
 ) -> None:
     claims = (claim(*modes),) if modes else ()
     served = 0
@@ -134,11 +136,11 @@ def test_pods_never_wait_for_each_other(
         assert "Stalled" not in cluster.conditions()
         templates = mounting(cluster)
         served += len(cluster.names("Deployment"))
-        assert all(is_kept_together(template) == (kept != "free") for template in templates)
+        assert all(is_kept_together(template) == (togetherness != "free") for template in templates)
         budgets = cluster.names("PodDisruptionBudget")
-        if kept != "free":
+        if togetherness != "free":
             assert budgets == [], "a drain would wait for a pod that can come up nowhere else"
-        if kept == "pod":
+        if togetherness == "pod":
             assert most_pods(cluster) <= 1
     assert served, "the service comes up"
 
@@ -233,9 +235,13 @@ def test_a_held_model_waits_for_the_volume_too() -> None:
         cluster = started(succeeded(cluster))
     cluster = cluster.rolled_out().applied().published()
     before = cluster.names("Deployment")
-    held = cluster.changed({**hub_spec(OTHER_REPO), "cache": spec["cache"], "rollout": {"hold": True}})
+    held_cluster = cluster.changed(
+        {**hub_spec(OTHER_REPO), "cache": spec["cache"], "rollout": {"hold": True}}
+    )
     for _ in range(3):
-        held = held.applied().published()
-    assert held.names("Deployment") == before, "what serves stays"
-    assert [job["metadata"]["name"] for job in held.jobs] == [job["metadata"]["name"] for job in cluster.jobs]
-    assert held.conditions()["Ready"].reason == "Held"
+        held_cluster = held_cluster.applied().published()
+    assert held_cluster.names("Deployment") == before, "what serves stays"
+    assert [job["metadata"]["name"] for job in held_cluster.jobs] == [
+        job["metadata"]["name"] for job in cluster.jobs
+    ]
+    assert held_cluster.conditions()["Ready"].reason == "Held"

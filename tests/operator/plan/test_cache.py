@@ -149,10 +149,10 @@ def test_a_fetch_that_was_given_up_stays_so_when_its_job_is_cleared_away() -> No
     assert "the hub does not answer; Job docs-fetch-" in stalled.message
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["there", "cleared away"])
-def test_a_fetch_that_was_given_up_is_tried_again_when_the_resource_changes(gone: bool) -> None:
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["there", "cleared away"])
+def test_a_fetch_that_was_given_up_is_tried_again_when_the_resource_changes(is_cleared: bool) -> None:
     cluster = started(failed(started(Cluster(resource(cached())))))
-    cluster = started((cleared(cluster) if gone else cluster).changed(cached(replicas=2)))
+    cluster = started((cleared(cluster) if is_cleared else cluster).changed(cached(replicas=2)))
     assert running(cluster)
     assert "Stalled" not in cluster.conditions()
 
@@ -431,11 +431,11 @@ def lost(cluster: Cluster, at: str) -> Cluster:
     return cluster.started(containerStatuses=[crashed])
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["there", "cleared away"])
-def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(gone: bool) -> None:
+@pytest.mark.parametrize("is_cleared", [False, True], ids=["there", "cleared away"])
+def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(is_cleared: bool) -> None:
     cluster = serving(cached(onnx=INT8))
     deployments = cluster.names("Deployment")
-    cluster = lost(cleared(cluster) if gone else cluster, "2026-01-02T12:30:00Z")
+    cluster = lost(cleared(cluster) if is_cleared else cluster, "2026-01-02T12:30:00Z")
     again = started(cluster)
     assert again.conditions()["Reconciling"].reason == "PreparingModel"
     assert running(again)["metadata"]["labels"]["app.kubernetes.io/component"] == "fetch"

@@ -66,8 +66,8 @@ def test_what_a_job_has_fetched_tells_it_too_and_stays_when_the_job_is_gone() ->
     status = cluster.status()
     assert status.fetch is not None
     assert status.fetch.guesses_pooling is True
-    gone = replace(cluster.published(), jobs=(), job_pods=())
-    assert "PoolingGuessed" in gone.conditions()
+    without_job = replace(cluster.published(), jobs=(), job_pods=())
+    assert "PoolingGuessed" in without_job.conditions()
 
 
 @pytest.mark.parametrize("is_guess", [True, False])

@@ -63,14 +63,19 @@ def test_what_is_kept_stays_for_its_time_and_no_longer(loss: Callable[[Cluster],
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_what_serves_while_another_is_held_stays(loss: Callable[[Cluster], Cluster]) -> None:
-    held = serving().changed(hub_spec(OTHER_REPO, rollout={"hold": True})).applied().rolled_out(report=OTHER)
-    held = held.published().applied().published()
-    assert loss(held).plan().prune == ()
-    assert loss(held).applied().service_revision() == held.revision(hub_spec())
-    without_service = replace(
-        held, children=tuple(received for received in held.children if received["metadata"]["name"] != "docs")
+    held_cluster = (
+        serving().changed(hub_spec(OTHER_REPO, rollout={"hold": True})).applied().rolled_out(report=OTHER)
     )
-    assert loss(without_service).applied().service_revision() == held.revision(hub_spec())
+    held_cluster = held_cluster.published().applied().published()
+    assert loss(held_cluster).plan().prune == ()
+    assert loss(held_cluster).applied().service_revision() == held_cluster.revision(hub_spec())
+    without_service = replace(
+        held_cluster,
+        children=tuple(
+            received for received in held_cluster.children if received["metadata"]["name"] != "docs"
+        ),
+    )
+    assert loss(without_service).applied().service_revision() == held_cluster.revision(hub_spec())
 
 
 def test_that_a_model_was_replaced_is_written_before_the_service_leads_elsewhere() -> None:
@@ -97,11 +102,11 @@ def test_that_a_model_was_replaced_is_written_before_the_service_leads_elsewhere
 
 
 def test_the_way_back_forgets_the_time_only_once_the_service_leads_back() -> None:
-    kept = switched()
-    back = kept.changed(hub_spec())
-    old = f"docs-{kept.revision(hub_spec())}"
+    cluster = switched()
+    back = cluster.changed(hub_spec())
+    old = f"docs-{cluster.revision(hub_spec())}"
     assert [replacement.deployment for replacement in back.plan().replacement_times] == [
-        f"docs-{kept.revision()}"
+        f"docs-{cluster.revision()}"
     ]
     assert [
         (replacement.deployment, replacement.replaced_at)
@@ -110,9 +115,9 @@ def test_the_way_back_forgets_the_time_only_once_the_service_leads_back() -> Non
 
 
 def test_the_time_of_what_an_earlier_operator_kept_is_taken_from_the_status() -> None:
-    kept = switched()
+    cluster = switched()
     blank = replace(
-        kept,
+        cluster,
         children=tuple(
             {
                 **received,
@@ -123,12 +128,12 @@ def test_the_time_of_what_an_earlier_operator_kept_is_taken_from_the_status() ->
                     },
                 },
             }
-            for received in kept.children
+            for received in cluster.children
         ),
         now=NOW + 60,
     )
     (time,) = blank.plan().replacement_times
-    assert time.replaced_at == kept.resource["status"]["vectorSpace"]["previous"][0]["replacedAt"]
+    assert time.replaced_at == cluster.resource["status"]["vectorSpace"]["previous"][0]["replacedAt"]
 
 
 def test_a_model_that_never_had_the_name_is_not_kept() -> None:

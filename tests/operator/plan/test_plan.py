@@ -130,11 +130,15 @@ def test_the_switch_is_one_write_and_the_old_deployment_outlives_it() -> None:
 def test_after_the_switch_nothing_of_the_old_model_is_left() -> None:
     after = serving().changed(SECOND).applied().rolled_out().applied().applied()
     assert len(after.config_files()) == 2, "its pods still run and mount it"
-    gone = after.rolled_out(SECOND)
-    gone = type(gone)(gone.resource, gone.children, tuple(p for p in gone.pods if _is(p, gone, SECOND)))
-    assert len(gone.applied().config_files()) == 1
+    without_old = after.rolled_out(SECOND)
+    without_old = type(without_old)(
+        without_old.resource,
+        without_old.children,
+        tuple(p for p in without_old.pods if _is(p, without_old, SECOND)),
+    )
+    assert len(without_old.applied().config_files()) == 1
     old = Cluster().revision(FIRST)
-    assert [name for name in gone.applied().names("ConfigMap") if old in name] == []
+    assert [name for name in without_old.applied().names("ConfigMap") if old in name] == []
 
 
 def _is(pod: dict[str, Any], cluster: Cluster, spec: dict[str, Any]) -> bool:

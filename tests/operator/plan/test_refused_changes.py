@@ -189,16 +189,18 @@ def test_a_model_that_is_held_and_has_no_room_is_not_begun(is_lost: bool) -> Non
     cluster = serving().changed(hub_spec(OTHER_REPO, replicas=2, rollout=IN_PLACE))
     if is_lost:
         cluster = replace(cluster, resource={**cluster.resource, "status": {}})
-    held = cluster.applied().published()
-    assert held.names("Deployment") == [f"docs-{held.revision(hub_spec(REPO))}"]
-    plan = held.plan()
+    held_cluster = cluster.applied().published()
+    assert held_cluster.names("Deployment") == [f"docs-{held_cluster.revision(hub_spec(REPO))}"]
+    plan = held_cluster.plan()
     assert deployment(plan)["spec"]["replicas"] == 2, "the other edits are made to what serves"
-    held = held.applied().rolled_out(hub_spec(REPO)).published()
-    (ready,) = held.status().conditions
+    held_cluster = held_cluster.applied().rolled_out(hub_spec(REPO)).published()
+    (ready,) = held_cluster.status().conditions
     assert (ready.type, ready.status, ready.reason) == ("Ready", "True", "Held")
     assert "does not start until spec.rollout.hold is false" in ready.message
-    rollout = held.status().rollout
+    rollout = held_cluster.status().rollout
     assert rollout is not None
     assert (rollout.state, rollout.url) == ("Held", None)
-    let_go = held.changed(hub_spec(OTHER_REPO, replicas=2, rollout={**IN_PLACE, "hold": False})).applied()
+    let_go = held_cluster.changed(
+        hub_spec(OTHER_REPO, replicas=2, rollout={**IN_PLACE, "hold": False})
+    ).applied()
     assert let_go.service_revision() == let_go.revision(hub_spec(OTHER_REPO))

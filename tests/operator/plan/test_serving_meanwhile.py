@@ -33,7 +33,7 @@ def build_changed_spec(**more: Any) -> dict[str, Any]:
     return hub_spec(OTHER_REPO, rollout=HOLD, **more)
 
 
-def held(before: Cluster | None = None, **more: Any) -> Cluster:
+def start_held_change(before: Cluster | None = None, **more: Any) -> Cluster:
     """Once the other model is ready at its own name. `more` came in the same edit."""
     changed = (before or serving()).changed(build_changed_spec(**more)).applied()
     return changed.rolled_out(report=OTHER).published().applied().published()
@@ -59,7 +59,7 @@ def container(received: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_stopped_service_keeps_its_model_and_comes_back_with_it_although_another_is_asked_for() -> None:
-    cluster = held()
+    cluster = start_held_change()
     old = cluster.service_revision()
     assert old == cluster.revision(hub_spec(REPO))
     stopped = cluster.changed(build_changed_spec(suspend=True)).applied()
@@ -94,7 +94,7 @@ def test_a_broken_model_does_not_take_the_name_of_a_stopped_service() -> None:
 def test_a_model_that_its_autoscaler_has_scaled_to_zero_keeps_the_name() -> None:
     scaled = {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
     idle = with_pods(serving(**scaled), 0).rolled_out(hub_spec(REPO, **scaled))
-    cluster = held(replace(idle, pods=()), **scaled)
+    cluster = start_held_change(replace(idle, pods=()), **scaled)
     assert cluster.service_revision() == cluster.revision(hub_spec(REPO))
     assert old_name(cluster) in cluster.names("Deployment")
 
@@ -121,7 +121,7 @@ def test_a_model_that_its_autoscaler_has_scaled_to_zero_keeps_the_name() -> None
 def test_a_later_edit_is_made_to_both_models(
     more: dict[str, Any], path: tuple[str | int, ...], want: object, state: str
 ) -> None:
-    cluster = held() if state == "held" else serving().changed(build_changed_spec()).applied()
+    cluster = start_held_change() if state == "held" else serving().changed(build_changed_spec()).applied()
     edited = cluster.changed(build_changed_spec(**more)).applied()
     assert len(edited.names("Deployment")) == 2
     for name in edited.names("Deployment"):
@@ -133,7 +133,7 @@ def test_a_later_edit_is_made_to_both_models(
 
 
 def test_new_keys_and_images_reach_what_serves() -> None:
-    cluster = held()
+    cluster = start_held_change()
     auth = {"secretRef": {"name": "new-keys", "key": "keys"}}
     images = {
         name: replace(image, reference=f"{image.reference}-2") for name, image in SETTINGS.images.items()
@@ -150,7 +150,11 @@ def test_a_raised_maximum_reaches_the_autoscaler_of_what_serves() -> None:
     def scaled(most: int) -> dict[str, Any]:
         return {"autoscaling": {"minReplicas": 1, "maxReplicas": most}}
 
-    cluster = held(serving(**scaled(3)), **scaled(3)).changed(build_changed_spec(**scaled(9))).applied()
+    cluster = (
+        start_held_change(serving(**scaled(3)), **scaled(3))
+        .changed(build_changed_spec(**scaled(9)))
+        .applied()
+    )
     (scaler,) = [received for received in cluster.children if received["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == old_name(cluster)
     assert scaler["spec"]["maxReplicas"] == 9
@@ -164,7 +168,7 @@ def test_what_comes_with_the_new_model_is_not_done_to_the_old_one() -> None:
         "resources": {"limits": {"memory": "1Gi"}},
         "batching": {"maxClientBatchSize": 7},
     }
-    cluster = held(served, **change)
+    cluster = start_held_change(served, **change)
     assert deployment(cluster, old_name(cluster))["spec"] == before["spec"]
     edited = cluster.changed(
         build_changed_spec(**{**change, "batching": {"maxClientBatchSize": 8}})
@@ -199,7 +203,7 @@ def test_a_model_without_pods_comes_back_where_the_edit_that_brings_another_mode
 
 def test_taking_the_change_back_leaves_what_serves_as_the_manifest_says() -> None:
     served = serving()
-    back = held(served, replicas=2).changed(hub_spec()).applied().applied()
+    back = start_held_change(served, replicas=2).changed(hub_spec()).applied().applied()
     old = deployment(back, old_name(back))
     assert not old["metadata"]["annotations"].get("embedserve.dev/followed")
     assert old["spec"] == deployment(served, old_name(served))["spec"]
@@ -207,7 +211,7 @@ def test_taking_the_change_back_leaves_what_serves_as_the_manifest_says() -> Non
 
 
 def test_a_deployment_that_does_not_say_what_it_was_made_from_stops_and_comes_back_as_it_was() -> None:
-    cluster = held(serving(replicas=2), replicas=2)
+    cluster = start_held_change(serving(replicas=2), replicas=2)
     old = old_name(cluster)
 
     def forget(received: dict[str, Any]) -> dict[str, Any]:
@@ -243,14 +247,14 @@ def test_what_is_kept_of_an_earlier_model_stops_with_the_service_and_comes_back_
     assert deployment(back, old)["spec"] == deployment(switched, old)["spec"]
 
 
-def kept(**more: Any) -> Cluster:
+def switch_model(**more: Any) -> Cluster:
     """Once the other model has the name, and the pods of the first one stay for a way back."""
     switched = serving(**more).changed(hub_spec(OTHER_REPO, **more)).applied().rolled_out(report=OTHER)
     return switched.applied().published().applied().published()
 
 
 def test_what_is_kept_gets_new_keys_images_and_resources_and_keeps_its_number() -> None:
-    cluster = kept(replicas=2)
+    cluster = switch_model(replicas=2)
     old = old_name(cluster)
     assert deployment(cluster, old)["spec"]["replicas"] == 2
     auth = {"secretRef": {"name": "new-keys", "key": "keys"}}
@@ -275,7 +279,7 @@ def test_what_is_kept_gets_new_keys_images_and_resources_and_keeps_its_number() 
 
 def test_what_is_kept_and_was_autoscaled_gets_no_number_and_no_autoscaler() -> None:
     scaled = {"autoscaling": {"minReplicas": 1, "maxReplicas": 4}}
-    cluster = kept(**scaled)
+    cluster = switch_model(**scaled)
     old = old_name(cluster)
     before = deployment(cluster, old)["spec"]["replicas"]
     edited = hub_spec(OTHER_REPO, autoscaling={"minReplicas": 2, "maxReplicas": 9}, servedModelName="docs")
@@ -292,7 +296,7 @@ def test_what_is_kept_and_was_autoscaled_gets_no_number_and_no_autoscaler() -> N
 
 
 def test_what_comes_with_a_third_model_is_not_done_to_what_is_kept() -> None:
-    cluster = kept()
+    cluster = switch_model()
     old = old_name(cluster)
     before = deployment(cluster, old)["spec"]
     third = cluster.changed(hub_spec("acme/third", resources={"limits": {"memory": "9Gi"}})).applied()

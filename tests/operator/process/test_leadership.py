@@ -85,7 +85,7 @@ def opened(
     return run_election(LEASE, Candidate(me, on_attempt), Clock(lambda: NOON, clock), request_timeout=5)
 
 
-async def kept(lease: Leadership) -> asyncio.Task[None]:
+async def start_renewing(lease: Leadership) -> asyncio.Task[None]:
     """Won, and the keeping of it begun."""
     await lease.acquire()
     keeping = asyncio.create_task(lease.renew())
@@ -97,7 +97,7 @@ async def test_a_loop_that_is_busy_for_longer_than_the_lease_lasts_does_not_lose
     clock = SetClock(moment=LEASE.duration + 10)
     serve(SlowServer(clock, seconds=5))
     async with opened("busy", clock) as lease:
-        keeping = await kept(lease)
+        keeping = await start_renewing(lease)
         assert clock.reached.wait(PATIENCE_S), "nobody renewed the Lease while this loop did not turn"
         assert lease.is_leader()
         assert not keeping.done()
@@ -108,7 +108,7 @@ async def test_a_loop_that_hangs_loses_the_lease_and_is_told_so(serve: Serve) ->
     clock, attempts = SetClock(moment=MAX_SILENCE_SECONDS), threading.Semaphore(0)
     serve(SlowServer(clock, seconds=5))
     async with opened("hanging", clock, attempts.release) as lease:
-        keeping = await kept(lease)
+        keeping = await start_renewing(lease)
         assert clock.reached.wait(PATIENCE_S)
         while attempts.acquire(blocking=False):
             pass
@@ -124,7 +124,7 @@ async def test_a_loop_that_hangs_loses_the_lease_and_is_told_so(serve: Serve) ->
 async def test_who_loses_the_lease_to_another_is_told_so(serve: Serve) -> None:
     server = serve(ApiServer())
     async with opened("first", SetClock()) as lease:
-        keeping = await kept(lease)
+        keeping = await start_renewing(lease)
         assert server.lease is not None
         spec = {**server.lease["spec"], "holderIdentity": "second"}
         server.lease = {**server.lease, "metadata": {"resourceVersion": "9"}, "spec": spec}
@@ -135,7 +135,7 @@ async def test_who_loses_the_lease_to_another_is_told_so(serve: Serve) -> None:
 async def test_an_orderly_end_gives_the_lease_back_and_ends_the_thread(serve: Serve) -> None:
     server = serve(ApiServer())
     async with opened("first", SetClock()) as lease:
-        keeping = await kept(lease)
+        keeping = await start_renewing(lease)
         keeping.cancel()
         await lease.release()
         assert server.lease is not None
