@@ -118,16 +118,22 @@ def build_deployment(
             },
         }
     )
-    # What does not change what runs is not part of the fingerprint.
-    unhashed = {
-        SETTINGS: format_settings(spec),
-        **({GENERATION: str(resource.generation)} if resource.generation > 0 else {}),
+    return _add_unhashed_metadata(manifest, pods, space=space, followed=followed)
+
+
+def _add_unhashed_metadata(
+    manifest: Manifest, pods: PodInputs, *, space: str | None, followed: str | None
+) -> Manifest:
+    """Return a Deployment with what does not change what runs, and so is not part of the fingerprint."""
+    metadata, generation = manifest["metadata"], pods.resource.generation
+    annotations = {
+        **metadata["annotations"],
+        SETTINGS: format_settings(pods.spec),
+        **({GENERATION: str(generation)} if generation > 0 else {}),
         **({FOLLOWED: followed} if followed is not None else {}),
     }
-    manifest["metadata"]["annotations"] = {**manifest["metadata"]["annotations"], **unhashed}
-    if space is not None:
-        manifest["metadata"]["labels"] = {**manifest["metadata"]["labels"], SPACE_LABEL: space}
-    return manifest
+    labels = {**metadata["labels"], **({SPACE_LABEL: space} if space is not None else {})}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations, "labels": labels}}
 
 
 def annotate_upgrade(deployment: Manifest, phase: str) -> Manifest:

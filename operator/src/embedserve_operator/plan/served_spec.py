@@ -100,17 +100,16 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 def _follow(own: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return `own` with what has changed from `before` to `now`."""
-    merged = {}
-    for key in sorted(own.keys() | before.keys() | now.keys()):
-        own_value, was, new_value = own.get(key), before.get(key), now.get(key)
-        value = own_value if was == new_value else new_value
-        if (
-            key not in _WHOLE_FIELDS
-            and isinstance(own_value, dict)
-            and isinstance(was, dict)
-            and isinstance(new_value, dict)
-        ):
-            value = _follow(own_value, was, new_value)
-        if value is not None:
-            merged[key] = value
-    return merged
+    keys = sorted(own.keys() | before.keys() | now.keys())
+    values = {key: _follow_value(key, own.get(key), before.get(key), now.get(key)) for key in keys}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _follow_value(key: str, own: Any, before: Any, now: Any) -> Any:
+    """Return the value of a field after a change from `before` to `now`; None where the field goes.
+
+    Fields inside of a field are followed one by one, unless they only make sense together.
+    """
+    if key not in _WHOLE_FIELDS and all(isinstance(value, dict) for value in (own, before, now)):
+        return _follow(own, before, now)
+    return own if before == now else now
