@@ -79,3 +79,20 @@ def test_bash_completes_commands_flags_values_and_models_of_the_store(
     (tmp_path / "refs" / "key.json").write_text(reference.model_dump_json())
     script = print_script("bash", capsys)
     assert complete(script, line, program, EMBEDSERVE_MODEL__STORE=str(tmp_path)) == want
+
+
+def test_a_shell_that_shows_descriptions_gets_one_sentence(program: Path) -> None:
+    printed = subprocess.run(
+        ["embedserve"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PATH": f"{program}:{os.environ['PATH']}",
+            "_EMBEDSERVE_COMPLETE": "zsh_complete",
+            "COMP_WORDS": "embedserve serve m --prec",
+            "COMP_CWORD": "3",
+        },
+    )
+    assert printed.stdout.splitlines() == ["plain", "--precision", "Precision of weights and products."]

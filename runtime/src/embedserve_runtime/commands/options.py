@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from embedserve_runtime.commands.completion import complete_model
 from embedserve_runtime.commands.value_types import NamedText, WordOr
@@ -66,8 +67,7 @@ class SettingOption(click.Option):
         if record is None or _shows_all(ctx):
             return record
         description = self.setting.description
-        first, end, _ = description.partition(". ")
-        return record[0], record[1].replace(description, first + end.rstrip(), 1)
+        return record[0], record[1].replace(description, _take_first_sentence(description), 1)
 
     def read_value(self, value: Any) -> Any:
         """Return what the setting gets of the parsed value; None where the flag is not given."""
@@ -137,6 +137,13 @@ class SettingsCommand(click.Command):
             ]
             _write_section(ctx, formatter, title, shown)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a flag or a value, with one sentence about each."""
+        items = super().shell_complete(ctx, incomplete)
+        for item in items:
+            item.help = item.help and _take_first_sentence(item.help)
+        return items
+
     def invoke(self, ctx: click.Context) -> Any:
         return self._run(self._take_settings(ctx), ctx.params)
 
@@ -156,6 +163,11 @@ class SettingsCommand(click.Command):
                     target = target.setdefault(group, {})
                 target[name] = value
         return settings
+
+
+def _take_first_sentence(text: str) -> str:
+    first, end, _ = text.partition(". ")
+    return first + end.rstrip()
 
 
 def _choose_source(positional: str | None, flag: str | None, ctx: click.Context) -> str | None:
