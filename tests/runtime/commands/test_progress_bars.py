@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -171,3 +172,21 @@ def test_a_conversion_with_pipes_writes_no_control_characters(minilm: Path, tmp_
     done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout + done.stderr
     assert json.loads(done.stderr.splitlines()[-1])["message"] == "model converted"
+
+
+def test_ctrl_c_ends_a_fetch_without_a_traceback(tmp_path: Path) -> None:
+    small_minilm(tmp_path / "repositories" / REPOSITORY / "main")
+    with HubServer(tmp_path / "repositories") as hub:
+        hub.faults.add(Fault(FaultKind.SLOW, path="*/model.safetensors", amount=1000))
+        command = [sys.executable, "-c", PROGRAM, "fetch", REPOSITORY, "--store", str(tmp_path / "store")]
+        environment = {**os.environ, "EMBEDSERVE_MODEL__ENDPOINT": hub.url}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if json.loads(line)["message"] == "fetching":
+                    break
+            process.send_signal(signal.SIGINT)
+            rest = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGINT
+    assert rest.endswith("embedserve: interrupted\n")
+    assert "Traceback" not in rest
