@@ -287,6 +287,8 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "weights": (Case({"dense": 1.0}, SAME), *refused({"colbert": 1.0}, 5)),
             **{f"weights.{name}": refused(-1) for name in score.ScoreWeights.model_fields},
             "divide_by_weights": (Case(False, NUMBERS, {"weights": {"dense": 2.0}}), YES, *refused("no")),
+            # The model of these tests has no adapters, and a prompt for one of the tasks.
+            "task": (Case("clustering", NUMBERS), *refused("query", "x", 5)),
             "query_prompt_name": NAME,
             "document_prompt_name": NAME,
             "truncate": CUT,

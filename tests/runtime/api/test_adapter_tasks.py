@@ -170,3 +170,35 @@ async def test_the_prompt_of_queries_is_not_read_by_the_weights_for_documents(
             answer = await server.client.post(route.path, json={route.inputs: ["hello"], **fields})
             assert answer.status_code == 422, route
             assert "`prompt_name` says" in answer.text
+
+
+SCORED: dict[str, tuple[dict[str, str], str]] = {
+    "nothing": ({}, "text-matching"),
+    "a task": ({"task": "text-matching"}, "text-matching"),
+    "the task of queries and documents": ({"task": "retrieval.query"}, "retrieval"),
+    "the task by its other word": ({"task": "search_document"}, "retrieval"),
+    "a prompt": ({"query_prompt_name": "retrieval.query"}, "retrieval"),
+}
+
+
+async def test_scores_are_those_of_the_task_that_is_asked_for(several: dict[str, Runner]) -> None:
+    body = {"query": "hello", "documents": ["hello there", "something else"]}
+    async with serve_in_process(model=several["both"]) as both:
+        for name, (fields, task) in SCORED.items():
+            found = await both.client.post("/v1/score", json=body | fields)
+            async with serve_in_process(model=several[task]) as alone:
+                want = (await alone.client.post("/v1/score", json=body)).json()
+            np.testing.assert_allclose(found.json()["scores"], want["scores"], atol=1e-6, err_msg=name)
+            assert found.json()["vector_space"] == want["vector_space"], name
+            assert found.headers["x-embedserve-vector-space"] == want["vector_space"], name
+
+
+@pytest.mark.parametrize("task", ["separation", "query"])
+async def test_scores_by_a_task_that_is_not_served_or_by_a_role_are_refused(
+    several: dict[str, Runner], task: str
+) -> None:
+    body = {"query": "hello", "documents": ["hello there"], "task": task}
+    async with serve_in_process(model=several["both"]) as server:
+        answer = await server.client.post("/v1/score", json=body)
+    assert answer.status_code == 422
+    assert task in answer.text

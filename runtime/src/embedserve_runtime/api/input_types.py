@@ -75,6 +75,14 @@ class TypedRequest(Protocol):
     def prompt_name(self) -> str | None: ...
 
 
+class TypedFields(NamedTuple):
+    """The same fields, of a request that is not a body of these names."""
+
+    input_type: InputTypeName | None = None
+    task: InputTypeName | None = None
+    prompt_name: str | None = None
+
+
 class InputPrompt(NamedTuple):
     """The role of a request's inputs, and the prompt before them by its name or its text.
 
@@ -156,6 +164,30 @@ def select_service(
     prompts = () if type_name is None or names else INPUT_TYPES[type_name].prompts
     prompt_names = prompts if body.prompt_name is None else (body.prompt_name,)
     return next((each for each in services if not each.card.prompts.keys().isdisjoint(prompt_names)), service)
+
+
+def select_pair_service(
+    service: InferenceService, task: InputTypeName | None, prompt_names: tuple[str | None, str | None]
+) -> tuple[InferenceService, tuple[str | None, str | None]]:
+    """Return the service of the task of a query and its documents, and the names of their prompts.
+
+    prompt_names: of the query and of the documents, as requested. A task that is not one of queries and documents, such
+    as text-matching, has one prompt for both. Raises InvalidInput for a role, which both have, and for a task that is
+    not served.
+    """
+    if task is not None and task not in TASKS:
+        raise InvalidInput(
+            f"`task`: {task} is a role, which query and documents have; one of {', '.join(TASKS)}"
+        )
+    requested = next((name for name in prompt_names if name is not None), None)
+    selected = select_service(service, TypedFields(task=task, prompt_name=requested))
+    if task is None:
+        return selected, prompt_names
+    prompt = choose_prompt(selected.card, task)
+    if prompt.role is not None or prompt.name is None:
+        return selected, prompt_names
+    of_query, of_documents = (prompt.name if name is None else name for name in prompt_names)
+    return selected, (of_query, of_documents)
 
 
 def split_model_name(name: str, served: str) -> tuple[str, InputTypeName | None]:

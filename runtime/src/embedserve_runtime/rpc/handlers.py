@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 
 from embedserve_runtime.api.context import RequestContext, ServerContext
 from embedserve_runtime.api.errors import RouteNotFound
+from embedserve_runtime.api.input_types import TypedRequest, select_service
 from embedserve_runtime.api.inputs import RequestOptions, read_request_options
 from embedserve_runtime.api.responses import SPACE_HEADERS, Header, build_result_headers, record_usage
 from embedserve_runtime.api.routes import OTHER
@@ -37,10 +38,12 @@ T = TypeVar("T")
 
 
 class Response(NamedTuple, Generic[A]):
-    """The response of a handler. usage: that of the model; None where it did not run."""
+    """The response of a handler. usage: that of the model; None where it did not run. service: the one of the task that
+    answered; None for the model's first."""
 
     message: A
     usage: RequestUsage | None = None
+    service: InferenceService | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,10 @@ class MessageContext:
     request: RequestContext
     options: RequestOptions
     model_name: str
+
+    def for_task(self, fields: TypedRequest) -> MessageContext:
+        """Return the same with the service of the task that the fields name."""
+        return replace(self, service=select_service(self.service, fields))
 
 
 # Handlers raise any RequestError.
@@ -245,7 +252,8 @@ class MethodHandlers:
         if response.usage is None:
             return _ResponseWithHeaders(response.message, ())
         record_usage(request_context.facts, response.usage)
-        return _ResponseWithHeaders(response.message, build_result_headers(service, response.usage))
+        headers = build_result_headers(response.service or service, response.usage)
+        return _ResponseWithHeaders(response.message, headers)
 
     def _check_current(self) -> None:
         """Raise NotReady in a stream that began before the service's name moved: the client may begin another."""

@@ -7,9 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from embedserve_runtime.api.input_types import choose_prompt
+from embedserve_runtime.api.input_types import (
+    INPUT_TYPES,
+    InputTypeName,
+    TypedFields,
+    read_input_prompt,
+    select_pair_service,
+)
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.native_response import (
     FLOAT_DTYPES,
@@ -77,7 +83,9 @@ class MatrixFormat:
 
 async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
     output_dtype = _look_up(_PRECISIONS, request.precision, "precision")
-    query = _build_query(context, request)
+    fields = _read_types(request)
+    context = context.for_task(fields)
+    query = _build_query(context, request, fields)
     matrix_format = _read_format(context, request, query, output_dtype)
     embedded = await context.service.embed(query)
     message = pb.EncodeResponse(
@@ -91,7 +99,7 @@ async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response
         _write_outputs(message, embedded, query.outputs, matrix_format)
     else:
         await asyncio.to_thread(_write_outputs, message, embedded, query.outputs, matrix_format)
-    return Response(message, embedded.usage)
+    return Response(message, embedded.usage, context.service)
 
 
 async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[pb.ScoreResponse]:
@@ -101,34 +109,52 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         for measure in Measure
         if (weight := optional_field(request.weights, measure.value)) is not None
     }
+    service, prompt_names = select_pair_service(
+        context.service,
+        _read_task(request),
+        (optional_field(request, "query_prompt_name"), optional_field(request, "document_prompt_name")),
+    )
     query = RelevanceQuery(
         request.query,
         list(request.documents),
         weights=weights,
         divide=not request.sum_only,
-        query_prompt_name=optional_field(request, "query_prompt_name"),
-        document_prompt_name=optional_field(request, "document_prompt_name"),
+        query_prompt_name=prompt_names[0],
+        document_prompt_name=prompt_names[1],
         truncate=optional_field(request, "truncate"),
         side=_read_truncation_side(request.truncation_side),
         vector_space=_read_space(context, request),
         timeout=context.options.timeout,
     )
-    relevance = await compute_relevance(context.service, query)
+    relevance = await compute_relevance(service, query)
     message = pb.ScoreResponse(
         model=context.model_name,
-        vector_space=context.service.card.vector_space,
+        vector_space=service.card.vector_space,
         scores=relevance.scores.tolist(),
         effort=_to_effort(relevance.usage),
         **{measure.value: scores.tolist() for measure, scores in relevance.measures.items()},
     )
-    return Response(message, relevance.usage)
+    return Response(message, relevance.usage, service)
 
 
-def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQuery:
-    role = _look_up(_ROLES, request.input_type, "input_type")
-    prompt = choose_prompt(
-        context.service.card, role, optional_field(request, "prompt_name"), optional_field(request, "prompt")
+def _read_types(request: pb.EncodeRequest) -> TypedFields:
+    """Read the fields that say what the inputs are. Raises InvalidInput for unknown words and numbers."""
+    return TypedFields(
+        _look_up(_ROLES, request.input_type, "input_type"),
+        _read_task(request),
+        optional_field(request, "prompt_name"),
     )
+
+
+def _read_task(request: pb.EncodeRequest | pb.ScoreRequest) -> InputTypeName | None:
+    task = optional_field(request, "task")
+    if task is not None and task not in INPUT_TYPES:
+        raise InvalidInput(f"`task`: {task!r} is none of {', '.join(INPUT_TYPES)}")
+    return cast(InputTypeName | None, task)
+
+
+def _build_query(context: MessageContext, request: pb.EncodeRequest, fields: TypedFields) -> EmbedQuery:
+    prompt = read_input_prompt(context.service.card, fields, text=optional_field(request, "prompt"))
     inputs = _read_inputs(request)
     record_inputs(context.request, len(inputs), is_batch=True)
     return EmbedQuery(
@@ -144,7 +170,7 @@ def _build_query(context: MessageContext, request: pb.EncodeRequest) -> EmbedQue
         outputs=_read_outputs(context, request),
         top_k=_read_top_k(request),
         threshold=_read_threshold(request),
-        role=role,
+        role=prompt.role,
         spans=[[(span.start, span.end) for span in spans.spans] for spans in request.spans] or None,
         pool_factor=_read_pool_factor(request),
     )

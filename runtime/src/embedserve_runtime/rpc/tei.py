@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
 
+from embedserve_runtime.api.input_types import TypedFields
 from embedserve_runtime.api.inputs import record_inputs
 from embedserve_runtime.api.routers.tei import compute_byte_offsets
 from embedserve_runtime.errors import EmptyInput, InvalidInput
@@ -47,6 +48,7 @@ async def info(context: MessageContext, _: pb.InfoRequest) -> Response[pb.InfoRe
 
 
 async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[pb.EmbedResponse]:
+    context = _for_task(context, request)
     query = EmbedQuery(
         inputs=[request.inputs],
         truncate=request.truncate,
@@ -63,12 +65,13 @@ async def embed(context: MessageContext, request: pb.EmbedRequest) -> Response[p
     message.MergeFromString(
         protobuf_fields.encode_floats(pb.EmbedResponse.EMBEDDINGS_FIELD_NUMBER, embedded.dense[0])
     )
-    return Response(message, embedded.usage)
+    return Response(message, embedded.usage, context.service)
 
 
 async def embed_sparse(
     context: MessageContext, request: pb.EmbedSparseRequest
 ) -> Response[pb.EmbedSparseResponse]:
+    context = _for_task(context, request)
     embedded = await context.service.embed(_build_tokens_query(context, request, OutputKind.SPARSE))
     (vector,) = embedded.sparse
     entries = [
@@ -76,10 +79,11 @@ async def embed_sparse(
         for index, value in zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
     ]
     message = pb.EmbedSparseResponse(sparse_embeddings=entries, metadata=_build_metadata(embedded.usage))
-    return Response(message, embedded.usage)
+    return Response(message, embedded.usage, context.service)
 
 
 async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Response[pb.EmbedAllResponse]:
+    context = _for_task(context, request)
     embedded = await context.service.embed(_build_tokens_query(context, request, OutputKind.HIDDEN))
     (states,) = embedded.hidden
     message = pb.EmbedAllResponse(metadata=_build_metadata(embedded.usage))
@@ -92,7 +96,7 @@ async def embed_all(context: MessageContext, request: pb.EmbedAllRequest) -> Res
         write()
     else:
         await asyncio.to_thread(write)
-    return Response(message, embedded.usage)
+    return Response(message, embedded.usage, context.service)
 
 
 async def predict(context: MessageContext, request: pb.PredictRequest) -> Response[pb.PredictResponse]:
@@ -181,6 +185,7 @@ async def _rerank(
 
 
 async def tokenize(context: MessageContext, request: pb.EncodeRequest) -> Response[pb.EncodeResponse]:
+    context = _for_task(context, request)
     text, name = request.inputs, optional_field(request, "prompt_name")
     record_inputs(context.request, 1, is_batch=False)
     query = EmbedQuery([text], prompt_name=name, timeout=context.options.timeout)
@@ -195,6 +200,14 @@ async def decode(context: MessageContext, request: pb.DecodeRequest) -> Response
     query = EmbedQuery([list(request.ids)], timeout=context.options.timeout)
     (text,) = await context.service.decode(query, skip_special_tokens=request.skip_special_tokens)
     return Response(pb.DecodeResponse(text=text))
+
+
+def _for_task(
+    context: MessageContext,
+    request: pb.EmbedRequest | pb.EmbedSparseRequest | pb.EmbedAllRequest | pb.EncodeRequest,
+) -> MessageContext:
+    """Choose the task that alone has the prompt of that name; TEI's messages have no other word for it."""
+    return context.for_task(TypedFields(prompt_name=optional_field(request, "prompt_name")))
 
 
 def _build_tokens_query(

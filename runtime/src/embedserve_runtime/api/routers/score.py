@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_number_arrays
+from embedserve_runtime.api.input_types import select_pair_service
 from embedserve_runtime.api.inputs import read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import build_result_response
@@ -26,7 +27,10 @@ router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_respo
     response_model=ScoreResponse,
 )
 async def score(request: Request, body: ScoreRequest) -> Response:
-    service, context = get_service(request), get_context(request)
+    context = get_context(request)
+    service, prompt_names = select_pair_service(
+        get_service(request), body.task, (body.query_prompt_name, body.document_prompt_name)
+    )
     options = read_request_options(context, body.model)
     record_inputs(context, len(body.documents), is_batch=True)
     query = RelevanceQuery(
@@ -34,8 +38,8 @@ async def score(request: Request, body: ScoreRequest) -> Response:
         body.documents,
         weights=_read_weights(body),
         divide=body.divide_by_weights is not False,
-        query_prompt_name=body.query_prompt_name,
-        document_prompt_name=body.document_prompt_name,
+        query_prompt_name=prompt_names[0],
+        document_prompt_name=prompt_names[1],
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
         vector_space=options.vector_space,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from embedserve_runtime.api.input_types import InputTypeName
 from embedserve_runtime.api.schemas.base import (
     ApiModel,
     Direction,
@@ -71,6 +72,11 @@ class ScoreRequest(ApiModel):
         None,
         description="Divide the weighted sum by the sum of the weights; null means true.",
         examples=[True],
+    )
+    task: InputTypeName | None = Field(
+        None,
+        description="The task whose adapter reads query and documents, of a model with several; null: the first.",
+        examples=["text-matching"],
     )
     query_prompt_name: PromptName = None
     document_prompt_name: PromptName = None

@@ -82,7 +82,7 @@ class Spans(_message.Message):
     def __init__(self, spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "token_ids", "outputs", "precision", "input_type", "prompt_name", "prompt", "truncate", "truncation_side", "normalize", "dimensions", "top_k", "threshold", "vector_space", "ranges", "stored_ranges", "spans", "pool_factor")
+    __slots__ = ("texts", "token_ids", "outputs", "precision", "input_type", "prompt_name", "prompt", "truncate", "truncation_side", "normalize", "dimensions", "top_k", "threshold", "vector_space", "ranges", "stored_ranges", "spans", "pool_factor", "task")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class EncodeRequest(_message.Message):
     STORED_RANGES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     POOL_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     token_ids: _containers.RepeatedCompositeFieldContainer[TokenIds]
     outputs: _containers.RepeatedScalarFieldContainer[Output]
@@ -119,7 +120,8 @@ class EncodeRequest(_message.Message):
     stored_ranges: bool
     spans: _containers.RepeatedCompositeFieldContainer[Spans]
     pool_factor: float
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, str]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., input_type: _Optional[_Union[InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., top_k: _Optional[int] = ..., threshold: _Optional[float] = ..., vector_space: _Optional[str] = ..., ranges: _Optional[_Union[Ranges, _Mapping]] = ..., stored_ranges: _Optional[bool] = ..., spans: _Optional[_Iterable[_Union[Spans, _Mapping]]] = ..., pool_factor: _Optional[float] = ...) -> None: ...
+    task: str
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., token_ids: _Optional[_Iterable[_Union[TokenIds, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Output, str]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., input_type: _Optional[_Union[InputType, str]] = ..., prompt_name: _Optional[str] = ..., prompt: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., top_k: _Optional[int] = ..., threshold: _Optional[float] = ..., vector_space: _Optional[str] = ..., ranges: _Optional[_Union[Ranges, _Mapping]] = ..., stored_ranges: _Optional[bool] = ..., spans: _Optional[_Iterable[_Union[Spans, _Mapping]]] = ..., pool_factor: _Optional[float] = ..., task: _Optional[str] = ...) -> None: ...
 
 class Matrix(_message.Message):
     __slots__ = ("rows", "columns", "values")
@@ -190,7 +192,7 @@ class ScoreWeights(_message.Message):
     def __init__(self, dense: _Optional[float] = ..., sparse: _Optional[float] = ..., multi_vector: _Optional[float] = ..., cross_encoder: _Optional[float] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("query", "documents", "weights", "sum_only", "query_prompt_name", "document_prompt_name", "truncate", "truncation_side", "vector_space")
+    __slots__ = ("query", "documents", "weights", "sum_only", "query_prompt_name", "document_prompt_name", "truncate", "truncation_side", "vector_space", "task")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +202,7 @@ class ScoreRequest(_message.Message):
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_SPACE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
     weights: ScoreWeights
@@ -209,7 +212,8 @@ class ScoreRequest(_message.Message):
     truncate: bool
     truncation_side: Side
     vector_space: str
-    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[ScoreWeights, _Mapping]] = ..., sum_only: _Optional[bool] = ..., query_prompt_name: _Optional[str] = ..., document_prompt_name: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., vector_space: _Optional[str] = ...) -> None: ...
+    task: str
+    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., weights: _Optional[_Union[ScoreWeights, _Mapping]] = ..., sum_only: _Optional[bool] = ..., query_prompt_name: _Optional[str] = ..., document_prompt_name: _Optional[str] = ..., truncate: _Optional[bool] = ..., truncation_side: _Optional[_Union[Side, str]] = ..., vector_space: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("model", "vector_space", "scores", "dense", "sparse", "multi_vector", "cross_encoder", "effort")
