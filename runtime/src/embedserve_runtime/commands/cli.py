@@ -1,11 +1,13 @@
 """The entry point of the `embedserve` command.
 
 Results go to standard output, logs and errors to standard error. Exit codes are 0, 1 (it could not be done, with the
-reason), 2 (wrong usage), 78 (wrong settings: trying again changes nothing) and 130 (interrupted by Ctrl-C).
+reason), 2 (wrong usage), 78 (wrong settings: trying again changes nothing), 130 (interrupted by Ctrl-C)
+and 141 (nobody reads the output any more).
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,6 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("embedserve: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
+        except BrokenPipeError:
+            # Whoever read the output has enough of it, as `head` does. The interpreter flushes the stream once more at
+            # its end, which must not fail again: see https://docs.python.org/3/library/signal.html#note-on-sigpipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
 
 
 def _run(invocation: Invocation) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -39,44 +38,54 @@ class _Bars:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[ReadState, float] = {}
+        self._running: set[ReadState] = set()
+        self._timer: threading.Timer | None = None
         self._live: Live | None = None
 
     @contextmanager
     def show(self, read: ReadState) -> Iterator[None]:
-        self._begin(read)
+        with self._lock:
+            self._running.add(read)
+            if self._timer is None:
+                self._timer = threading.Timer(SHOWN_AFTER_SECONDS, self._start)
+                self._timer.daemon = True
+                self._timer.start()
         try:
             yield
         finally:
-            self._end(read)
+            with self._lock:
+                self._running.remove(read)
+                if not self._running:
+                    self._stop()
 
-    def _begin(self, read: ReadState) -> None:
+    def _start(self) -> None:
+        """Begin to draw, on the timer's thread. What is done sooner writes nothing at all."""
         # Imported here: only terminals need it, and only while something takes long.
         from rich.console import Console
         from rich.live import Live
 
         with self._lock:
-            self._running[read] = time.monotonic()
-            if self._live is None:
-                self._live = Live(
-                    console=Console(file=sys.stderr),
-                    get_renderable=self._render,
-                    refresh_per_second=REDRAWS_PER_SECOND,
-                    transient=True,
-                    redirect_stdout=False,
-                )
-                self._live.start()
+            if self._timer is not threading.current_thread():
+                return  # the work has ended
+            self._live = Live(
+                console=Console(file=sys.stderr),
+                get_renderable=self._render,
+                refresh_per_second=REDRAWS_PER_SECOND,
+                transient=True,
+                redirect_stdout=False,
+            )
+            self._live.start()
 
-    def _end(self, read: ReadState) -> None:
-        with self._lock:
-            del self._running[read]
-            if not self._running and self._live is not None:
-                self._live.stop()
-                self._live = None
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _render(self) -> Table:
-        began = time.monotonic() - SHOWN_AFTER_SECONDS
-        return build_bars([read() for read, since in list(self._running.items()) if since <= began])
+        return build_bars([read() for read in list(self._running)])
 
 
 def build_bars(states: Iterable[WorkState]) -> Table:
