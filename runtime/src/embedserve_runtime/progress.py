@@ -82,8 +82,8 @@ class WorkCounter:
     def get_state(self) -> WorkState:
         with self._lock:
             done = self._done
-        passed = self._clock() - self._began
-        rate = done / passed if passed > 0 else 0.0
+        elapsed = self._clock() - self._began
+        rate = done / elapsed if elapsed > 0 else 0.0
         has_end = rate > 0 and self._total is not None
         remaining = max(0.0, (self._total or 0.0) - done) / rate if has_end else None
         return WorkState(self._description, done, self._total, self._unit, rate, remaining)
@@ -97,8 +97,8 @@ def track_time(
     began = clock()
 
     def read() -> WorkState:
-        passed = min(seconds, clock() - began)
-        return WorkState(description, passed, seconds, "seconds", 1.0, seconds - passed)
+        elapsed = min(seconds, clock() - began)
+        return WorkState(description, elapsed, seconds, "seconds", 1.0, seconds - elapsed)
 
     with display_work(read):
         yield

@@ -47,8 +47,8 @@ def find_decoder(encoding: bytes) -> Callable[[bytes, int], bytes] | None:
     if name in (b"", b"identity"):
         return None
     if name not in _FORMATS:
-        shown = encoding.decode("latin-1")
-        raise UnsupportedEncoding(f"Content-Encoding {shown!r} is not read; send gzip, zstd or none")
+        header = encoding.decode("latin-1")
+        raise UnsupportedEncoding(f"Content-Encoding {header!r} is not read; send gzip, zstd or none")
     return partial(_decompress, _FORMATS[name]())
 
 

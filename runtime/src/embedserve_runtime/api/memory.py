@@ -27,7 +27,7 @@ class RequestMemory:
     max_body_bytes: int
     max_pending_bytes: int
     pending: int = 0
-    _held: Counter[str] = field(default_factory=Counter)
+    _reserved: Counter[str] = field(default_factory=Counter)
 
     def lower_bound(self, max_pending_bytes: int) -> None:
         """Lower the bound for all requests; one body of the largest size always has room."""
@@ -43,22 +43,23 @@ class RequestMemory:
         if count > free:
             raise Overloaded(f"{self.pending} bytes of requests are being worked on", RETRY_SECONDS)
         if client is not None:
-            held = self._held[client]
-            if held > own and held + count > free:
+            reserved = self._reserved[client]
+            if reserved > own and reserved + count > free:
                 raise Overloaded(
-                    f"client {client!r} has its share of the memory: {held} bytes of its requests are being worked on",
+                    f"client {client!r} has its share of the memory: {reserved} bytes of its requests are being "
+                    "worked on",
                     RETRY_SECONDS,
                 )
-            self._held[client] += count
+            self._reserved[client] += count
         self.pending += count
 
     def release(self, count: int, client: str | None = None) -> None:
         """Release bytes that were reserved, for the same client."""
         self.pending -= count
         if client is not None:
-            self._held[client] -= count
-            if not self._held[client]:
-                del self._held[client]
+            self._reserved[client] -= count
+            if not self._reserved[client]:
+                del self._reserved[client]
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[None]:

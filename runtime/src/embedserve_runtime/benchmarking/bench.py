@@ -127,8 +127,8 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
     with track_work("measuring token budgets"):
         calibration = _calibrate(runner, tokenizer)
     tokenizing_rate = _measure_tokenizing(tokenizer, texts)
-    given = config.batching.max_batch_tokens
-    budget = calibration.budget if given == "auto" else given
+    setting = config.batching.max_batch_tokens
+    budget = calibration.budget if setting == "auto" else setting
     batching = config.batching
     limits = Limits(budget, batching.max_queue_tokens, batching.max_queue_inputs)
     load = _ClientLoad(texts, options.clients, options.batch, options.seconds)
@@ -144,7 +144,7 @@ def run_benchmark(config: RuntimeConfig, options: BenchOptions) -> BenchReport:
 
 
 async def _measure_load(
-    given: _ClientLoad,
+    client_load: _ClientLoad,
     runner: Runner,
     tokenizer: TextTokenizer,
     limits: Limits,
@@ -156,15 +156,17 @@ async def _measure_load(
         ServedModel(runner.card, limits, [runner.engine]), tokenizer, dispatcher, batching, time.perf_counter
     )
     try:
-        load = partial(run_load, service, given.texts, clients=given.clients, batch=given.batch)
-        await load(seconds=min(WARM_UP_SECONDS, given.seconds))
+        load = partial(
+            run_load, service, client_load.texts, clients=client_load.clients, batch=client_load.batch
+        )
+        await load(seconds=min(WARM_UP_SECONDS, client_load.seconds))
         batches.clear()
-        with track_time("measuring under load", given.seconds):
-            return await load(seconds=given.seconds), batches
+        with track_time("measuring under load", client_load.seconds):
+            return await load(seconds=client_load.seconds), batches
     finally:
         service.close()
         dispatcher.close("the run is over")
-        await asyncio.to_thread(dispatcher.join, given.seconds)
+        await asyncio.to_thread(dispatcher.join, client_load.seconds)
 
 
 def _calibrate(runner: Runner, tokenizer: TextTokenizer) -> Calibration:

@@ -64,9 +64,9 @@ def _describe_precisions(report: BenchReport) -> str:
 
 def render_chart(report: BenchReport) -> str:
     """Render tokens/s by token budget, and under load, as SVG."""
-    chosen = report.suggestion.max_batch_tokens
+    suggested = report.suggestion.max_batch_tokens
     budgets = [
-        Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == chosen else "")
+        Bar(f"{budget:,} tokens", rate, note=", suggested" if budget == suggested else "")
         for budget, rate in report.budgets.items()
     ]
     load = Bar(f"{report.clients} clients, {_describe_requests(report)}", report.tokens_per_second, 1)

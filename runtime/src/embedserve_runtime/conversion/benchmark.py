@@ -110,13 +110,13 @@ class Benchmark:
         self._texts = len(texts) + len(long_texts)
         self._long_batches = [PackedBatch.pack([text]) for text in long_texts]
         self._batches: list[PackedBatch] = []
-        held: list[Tokens] = []
+        pending: list[Tokens] = []
         for text in texts:
-            if held and (len(held) + 1) * len(text) > BATCH_TOKENS:
-                self._batches.append(PackedBatch.pack(held))
-                held = []
-            held.append(text)
-        self._batches.append(PackedBatch.pack(held))
+            if pending and (len(pending) + 1) * len(text) > BATCH_TOKENS:
+                self._batches.append(PackedBatch.pack(pending))
+                pending = []
+            pending.append(text)
+        self._batches.append(PackedBatch.pack(pending))
         self._card = card
         self._weighed_ids = find_weighed_ids(card, [*self._batches, *self._long_batches])
 

@@ -58,8 +58,8 @@ def observe_ranges(
     collected = {value: _RangeCollector() for value in values}
     step = max(1, sum(map(len, texts)) // ROWS)
     for batch in pack_batches(texts, RUN_TOKENS):
-        for value, seen in zip(values, engine.probe(batch, values), strict=True):
-            collected[value].add(seen, step)
+        for value, observed in zip(values, engine.probe(batch, values), strict=True):
+            collected[value].add(observed, step)
         on_tokens(batch.tokens)
     return {
         product.weight: collected[product.value].get_ranges()
@@ -76,13 +76,13 @@ def _list_input_names(products: Sequence[Product]) -> list[str]:
 def pack_batches(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:
     """Pack consecutive texts together as long as they have at most so many tokens; a longer one alone."""
     batches: list[list[Tokens]] = []
-    held = 0
+    packed = 0
     for text in texts:
-        if not batches or held + len(text) > tokens:
+        if not batches or packed + len(text) > tokens:
             batches.append([])
-            held = 0
+            packed = 0
         batches[-1].append(text)
-        held += len(text)
+        packed += len(text)
     return [PackedBatch.pack(batch) for batch in batches]
 
 

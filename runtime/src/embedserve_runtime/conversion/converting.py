@@ -275,16 +275,16 @@ class ArtifactWriter:
                 graph.list_products(),
                 self._threads,
             )
-            seen = observe_ranges(engine, graph.list_products(), texts, advance)
+            observed = observe_ranges(engine, graph.list_products(), texts, advance)
             del engine
 
         # One after another: numpy's products have threads of their own, and two pools of them wait for each other.
-        chosen = {}
-        with self._time_phase("choosing scales", len(seen), "products") as advance:
-            for name, ranges in seen.items():
-                chosen[name] = choose_static(graph.read(name), ranges, self._max_weight)
+        forms = {}
+        with self._time_phase("choosing scales", len(observed), "products") as advance:
+            for name, ranges in observed.items():
+                forms[name] = choose_static(graph.read(name), ranges, self._max_weight)
                 advance(1)
-        return chosen
+        return forms
 
     def _publish_if_good(self, folder: Path, precision: str, limits: ParityLimits) -> Variant:
         """Run a variant and judge it; remove it if it is not good enough."""

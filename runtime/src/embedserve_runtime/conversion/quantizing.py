@@ -135,8 +135,10 @@ def _iterate_static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterato
 
 def _cover_ranges(ranges: ObservedRanges, factors: NDArray[np.floating] | None) -> StaticQuantization:
     """Return the form whose scale covers the observed ranges and the headroom."""
-    kept = None if factors is None else factors.astype(np.float32)
-    low, high = (ranges.low, ranges.high) if kept is None else (ranges.low / kept, ranges.high / kept)
+    divisors = None if factors is None else factors.astype(np.float32)
+    low, high = (
+        (ranges.low, ranges.high) if divisors is None else (ranges.low / divisors, ranges.high / divisors)
+    )
     least, greatest = float(low.min() * HEADROOM), float(high.max() * HEADROOM)
     scale = np.float32(max(greatest - least, float(TINY)) / 255)
-    return StaticQuantization(kept, scale, round(min(255.0, max(0.0, -least / float(scale)))))
+    return StaticQuantization(divisors, scale, round(min(255.0, max(0.0, -least / float(scale)))))

@@ -163,8 +163,8 @@ class _OutputTail:
         laid, mask = self._lay_out(OUTPUT, size), graph.add("Unsqueeze", MASK, graph.add_integers(2))
         if pooling is Pooling.MAX:
             least = self._add_number("least", np.finfo(np.float32).min)
-            seen = graph.add("Where", graph.add("Cast", mask, to=TensorProto.BOOL), laid, least)
-            return graph.add("ReduceMax", seen, second, keepdims=0)
+            masked = graph.add("Where", graph.add("Cast", mask, to=TensorProto.BOOL), laid, least)
+            return graph.add("ReduceMax", masked, second, keepdims=0)
         weights = graph.add("Cast", mask, to=TensorProto.FLOAT)
         if pooling is Pooling.WEIGHTED_MEAN:
             numbers = graph.add("CumSum", weights, graph.add_scalar(1))

@@ -185,5 +185,5 @@ class SparseStaticRunner:
 
     def _build_vector(self, ids: Int32Array) -> SparseVector:
         present = np.unique(ids).astype(np.int32)
-        kept = present[~(self._weights[present] <= 0)]
-        return SparseVector(kept, self._weights[kept])
+        positive = present[~(self._weights[present] <= 0)]
+        return SparseVector(positive, self._weights[positive])

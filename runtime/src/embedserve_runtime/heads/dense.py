@@ -91,10 +91,10 @@ def _skip_prompts(
     lengths = np.diff(cu_seqlens)
     skipped = np.minimum(pool_starts, lengths - 1)
     positions = _compute_token_positions(cu_seqlens)
-    kept = positions >= np.repeat(skipped, lengths)
+    is_pooled = positions >= np.repeat(skipped, lengths)
     bounds = np.zeros_like(cu_seqlens)
     np.cumsum(lengths - skipped, out=bounds[1:])
-    return hidden[kept], bounds, positions[kept]
+    return hidden[is_pooled], bounds, positions[is_pooled]
 
 
 def _compute_token_positions(cu_seqlens: Int32Array) -> Int32Array:

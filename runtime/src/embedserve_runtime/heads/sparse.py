@@ -77,11 +77,11 @@ def prune(vector: SparseVector, *, top_k: int | None = None, threshold: float = 
     """Keep the entries above `threshold`, at most the `top_k` largest; of equal ones those with the lower indices."""
     if top_k is None and threshold <= 0:
         return vector
-    kept = np.flatnonzero(vector.values > np.float32(threshold))
-    if top_k is not None and len(kept) > top_k:
-        largest = np.argsort(-vector.values[kept], kind="stable")[:top_k]
-        kept = kept[np.sort(largest)]
-    return SparseVector(vector.indices[kept], vector.values[kept])
+    positions = np.flatnonzero(vector.values > np.float32(threshold))
+    if top_k is not None and len(positions) > top_k:
+        largest = np.argsort(-vector.values[positions], kind="stable")[:top_k]
+        positions = positions[np.sort(largest)]
+    return SparseVector(vector.indices[positions], vector.values[positions])
 
 
 def _log1p(values: FloatArray, head: SparseHead) -> FloatArray:

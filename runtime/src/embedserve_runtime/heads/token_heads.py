@@ -30,9 +30,11 @@ class LoadedLexicalHead:
     def __call__(self, hidden: FloatArray, batch: PackedBatch) -> list[SparseVector]:
         weights = apply_layers(self.layers, hidden)[:, 0]
         # Not a comparison with > 0: NaN weights stay, so that the check for finite values sees them.
-        kept = ~(weights <= 0) & ~np.isin(batch.token_ids, self.head.dropped)
+        counts = ~(weights <= 0) & ~np.isin(batch.token_ids, self.head.dropped)
         sequences = np.repeat(np.arange(len(batch.lengths)), batch.lengths)
-        return _take_largest_by_id(sequences[kept], batch.token_ids[kept], weights[kept], len(batch.lengths))
+        return _take_largest_by_id(
+            sequences[counts], batch.token_ids[counts], weights[counts], len(batch.lengths)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

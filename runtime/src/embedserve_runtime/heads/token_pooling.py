@@ -37,11 +37,11 @@ def pool_for_role(vectors: FloatArray, late: LateInteraction | None, *, is_query
 
 
 def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
-    """Pool (vectors, size) into (protected + max(1, others // factor), size), or fewer where distances are equal.
+    """Pool (vectors, size) into (protected + max(1, rest // factor), size), or fewer where distances are equal.
 
     Raises BatchTooLarge.
     """
-    kept, rest = vectors[: pooling.protected], vectors[pooling.protected :]
+    protected, rest = vectors[: pooling.protected], vectors[pooling.protected :]
     clusters = max(int(len(rest) // pooling.factor), 1)
     if clusters < len(rest):
         if len(rest) > MAX_POOLED_VECTORS:
@@ -49,7 +49,7 @@ def pool_tokens(vectors: FloatArray, pooling: TokenPooling) -> FloatArray:
                 f"vectors are pooled for {MAX_POOLED_VECTORS} tokens in one text, got {len(rest)}; send shorter texts"
             )
         rest = _average_clusters(rest, cut_tree(build_ward_linkage(rest), len(rest), clusters))
-    result = np.concatenate((kept, rest))
+    result = np.concatenate((protected, rest))
     return normalize(result) if pooling.normalize else result
 
 
@@ -77,25 +77,25 @@ def build_ward_linkage(vectors: FloatArray) -> list[ClusterMerge]:
 
 
 def _merge_clusters(
-    distances: NDArray[np.float64], sizes: NDArray[np.float64], gone: int, stays: int
+    distances: NDArray[np.float64], sizes: NDArray[np.float64], merged: int, target: int
 ) -> ClusterMerge:
     """Merge a cluster into another and update the distances, by the formula of Lance and Williams for Ward's method."""
-    between = float(distances[gone, stays])
+    between = float(distances[merged, target])
     rest = sizes.copy()
-    rest[[gone, stays]] = 0
+    rest[[merged, target]] = 0
     indices = np.flatnonzero(rest)
     other_sizes = sizes[indices]
     squares = (
-        (sizes[gone] + other_sizes) * distances[gone, indices] ** 2
-        + (sizes[stays] + other_sizes) * distances[stays, indices] ** 2
+        (sizes[merged] + other_sizes) * distances[merged, indices] ** 2
+        + (sizes[target] + other_sizes) * distances[target, indices] ** 2
         - other_sizes * between**2
     )
-    updated = np.sqrt(squares / (sizes[gone] + sizes[stays] + other_sizes))
-    distances[stays, indices] = distances[indices, stays] = updated
-    distances[gone] = distances[:, gone] = np.inf
-    sizes[stays] += sizes[gone]
-    sizes[gone] = 0
-    return ClusterMerge(gone, stays, between)
+    updated = np.sqrt(squares / (sizes[merged] + sizes[target] + other_sizes))
+    distances[target, indices] = distances[indices, target] = updated
+    distances[merged] = distances[:, merged] = np.inf
+    sizes[target] += sizes[merged]
+    sizes[merged] = 0
+    return ClusterMerge(merged, target, between)
 
 
 def cut_tree(merges: list[ClusterMerge], count: int, clusters: int) -> NDArray[np.intp]:

@@ -86,8 +86,8 @@ def _check_is_alone(settings: EngineSettings, what: str) -> None:
         ("device", settings.device, {"auto", "cpu"}),
         ("devices", settings.devices, {"auto", 1}),
     )
-    for name, value, others in of_torch:
-        if value not in others:
+    for name, value, defaults in of_torch:
+        if value not in defaults:
             raise UnsupportedArchitecture(
                 f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
             )

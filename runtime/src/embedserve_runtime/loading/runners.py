@@ -133,10 +133,10 @@ def load_runner(config: RuntimeConfig) -> Runner:
 
 def _load_variant(card: ModelCard, config: RuntimeConfig) -> list[OnnxEngine] | None:
     """Load the engine of an artifact in the store; None where the settings want none, or none can be used."""
-    chosen = choose_variant(card, config)
-    if chosen is None:
+    choice = choose_variant(card, config)
+    if choice is None:
         return None
-    artifact, variant = chosen
+    artifact, variant = choice
     file, threads = artifact.get_path(variant.precision), config.engine.threads or count_usable_cpus()
     # Of float32 the same is computed as without a conversion.
     digest = None if variant.precision == PLAIN else artifact.digest_variant(variant.precision)

@@ -45,11 +45,11 @@ def find_added_tokens(
     table = config.added_tokens_decoder
     if not table:
         return None
-    named = _list_special_tokens(files, config)
+    special_tokens = _list_special_tokens(files, config)
     own = {token.get("content"): token for token in content.get("added_tokens") or []}
     differing = []
     for _, token in sorted(table.items()):
-        flags = _resolve_flags(token, is_named=token.content in named)
+        flags = _resolve_flags(token, is_named=token.content in special_tokens)
         if token.content and flags != _read_flags(own.get(token.content)):
             differing.append((token.content, flags))
     if not differing:

@@ -160,8 +160,8 @@ def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bun
     rows, rows_are = _find_rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
     if rows is not None and rows_are == "dense" and pooled:
         rows = None
-    shown = hidden or rows
-    if shown is None:
+    measured = hidden or rows
+    if measured is None:
         listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in declared.outputs)
         raise UnsupportedArchitecture(
             f"{file} has no output that can be used for this task: {listed}; looked for "
@@ -176,7 +176,7 @@ def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bun
         rows=None if rows is None else rows.name,
         rows_are=rows_are,
         width=None if rows is None else _read_last_size(rows, config, file),
-        size=_read_last_size(shown, config, file),
+        size=_read_last_size(measured, config, file),
         weights=None if rows is not None else _find_token_weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
@@ -231,9 +231,9 @@ def _count_tokens(files: ModelFiles) -> int:
 
 
 def _find_hidden_states(file: Path, outputs: Sequence[Value]) -> Value | None:
-    named = next((value for name in HIDDEN_NAMES for value in outputs if value.name == name), None)
-    if named is not None:
-        return _require_float(file, named)
+    output = next((value for name in HIDDEN_NAMES for value in outputs if value.name == name), None)
+    if output is not None:
+        return _require_float(file, output)
     return _choose_only(file, [value for value in outputs if value.rank == 3 and value.name != LOGITS])
 
 
@@ -243,9 +243,9 @@ def _find_rows(
     by_name = {value.name: value for value in outputs}
     if task in ("rerank", "classify") or (task == "auto" and LOGITS in by_name and _is_for_logits(by_name)):
         return _find_logits(file, by_name, outputs), "logits"
-    named = next((by_name[name] for name in ROW_NAMES if name in by_name), None)
-    if named is not None:
-        return _require_float(file, named), "dense"
+    output = next((by_name[name] for name in ROW_NAMES if name in by_name), None)
+    if output is not None:
+        return _require_float(file, output), "dense"
     if hidden is not None:
         return None, "dense"
     rows = _choose_only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
@@ -272,9 +272,9 @@ def _is_for_logits(by_name: Mapping[str, Value]) -> bool:
 def _find_logits(file: Path, by_name: Mapping[str, Value], outputs: Sequence[Value]) -> Value:
     value = by_name.get(LOGITS) or _choose_only(file, [value for value in outputs if value.rank == 2])
     if value is None or value.rank not in (2, None):
-        shown = "none" if value is None else f"{value.name} {_format_shape(value)}"
+        actual = "none" if value is None else f"{value.name} {_format_shape(value)}"
         raise UnsupportedArchitecture(
-            f"{file} has no output with one row of logits for each text, as scores and labels need it; found {shown}"
+            f"{file} has no output with one row of logits for each text, as scores and labels need it; found {actual}"
         )
     return _require_float(file, value)
 

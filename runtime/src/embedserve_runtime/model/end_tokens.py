@@ -93,11 +93,11 @@ def _find_end_tokens(files: ModelFiles, tokenizer_class: str | None) -> tuple[st
     ends = CLASSES.get(tokenizer_class or "")
     if ends is None or (config.add_bos_token is None and config.add_eos_token is None):
         return None
-    named = read_special_tokens(files, ("bos_token", "eos_token"))
+    special_tokens = read_special_tokens(files, ("bos_token", "eos_token"))
     adds_bos = ends.adds_bos if config.add_bos_token is None else config.add_bos_token
     return (
-        named.get("bos_token", ends.bos) if adds_bos and ends.bos is not None else None,
-        named.get("eos_token", ends.eos) if config.add_eos_token else None,
+        special_tokens.get("bos_token", ends.bos) if adds_bos and ends.bos is not None else None,
+        special_tokens.get("eos_token", ends.eos) if config.add_eos_token else None,
     )
 
 

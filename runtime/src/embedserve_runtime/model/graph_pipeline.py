@@ -46,9 +46,9 @@ def choose_dense_output(
             )
     if graph.hidden is not None:
         return replace(graph, rows=None, width=None, is_width_declared=True), modules.dense
-    shown = f"{graph.width} wide" if graph.is_width_declared else "of no declared width"
+    width = f"{graph.width} wide" if graph.is_width_declared else "of no declared width"
     raise UnsupportedArchitecture(
-        f"{graph.file}: its output {graph.rows} is {shown}, which does not tell whether the folder's Dense modules "
+        f"{graph.file}: its output {graph.rows} is {width}, which does not tell whether the folder's Dense modules "
         f"(from {_join(widths)}) are in the file; choose a file that gives last_hidden_state or token_embeddings too"
     )
 

@@ -49,8 +49,8 @@ def digest_tensor(tensor: NDArray[np.generic]) -> str:
 def digest_tokenizer(file: ModelFile) -> str:
     """Return SHA-256 over the canonical JSON of tokenizer.json without `truncation` and `padding`, in hex digits."""
     content = file.parse(dict[str, object])
-    kept = {key: value for key, value in content.items() if key not in ("truncation", "padding")}
-    return hash_json(kept)
+    hashed = {key: value for key, value in content.items() if key not in ("truncation", "padding")}
+    return hash_json(hashed)
 
 
 def identify_vector_space(

@@ -56,9 +56,9 @@ def _describe_dangling_links(folder: Path) -> str:
     links = sorted(path for path in folder.rglob("*") if path.is_symlink() and not path.exists())
     if not links:
         return ""
-    named = "; ".join(f"{path} is a link to {path.readlink()}" for path in links[:_MAX_NAMED])
+    listed = "; ".join(f"{path} is a link to {path.readlink()}" for path in links[:_MAX_NAMED])
     more = f"; and {len(links) - _MAX_NAMED} more" if len(links) > _MAX_NAMED else ""
-    return f". Links lead to files that do not exist here: {named}{more}"
+    return f". Links lead to files that do not exist here: {listed}{more}"
 
 
 def _read_tasks(source: CardSource, routes: ModuleRoutes) -> ModelCard:

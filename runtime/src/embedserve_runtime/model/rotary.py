@@ -180,10 +180,10 @@ def _compute_yarn(
         high += 0.001  # as the source: the ramp must have a width
     steps = np.arange(dimensions // 2, dtype=np.float32)
     ramp = np.clip((steps - np.float32(low)) / np.float32(high - low), 0, 1)
-    kept = np.float32(1) - ramp
+    extrapolated_share = np.float32(1) - ramp
     powers = _compute_powers(base, dimensions)
     interpolated, extrapolated = np.float32(1) / (np.float32(factor) * powers), np.float32(1) / powers
-    frequencies = interpolated * (np.float32(1) - kept) + extrapolated * kept
+    frequencies = interpolated * (np.float32(1) - extrapolated_share) + extrapolated * extrapolated_share
     return frequencies, _compute_yarn_attention_factor(settings, factor)
 
 

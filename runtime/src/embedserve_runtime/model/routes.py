@@ -86,8 +86,8 @@ class _Routing:
         parameters = config.parameters
         mappings = {_parse_key(path, text): route for text, route in parameters.route_mappings.items()}
         routes = list(config.structure)
-        named = [*mappings.values(), *filter(None, [parameters.default_route])]
-        unknown = next((route for route in named if route not in routes), None)
+        targets = [*mappings.values(), *filter(None, [parameters.default_route])]
+        unknown = next((route for route in targets if route not in routes), None)
         if unknown is not None or not routes:
             raise ModelInvalid(f"{path}: structure lacks the route {unknown or QUERY!r}")
         first = routes[0] if parameters.allow_empty_key else None

@@ -103,12 +103,12 @@ def choose_task(home: ModelFiles, requested: str | None) -> AdapterTask | None:
     of the encoder. Raises ConfigError, listing the tasks, ModelFileMissing or ModelInvalid."""
     tasks, default = list_tasks(home), DEFAULT_TASKS.get(read_adapters_config(home).model_type)
     name = requested or default
-    chosen = next((task for task in tasks if task.name == name), None)
-    if chosen is not None or name is None:
-        return chosen
+    task = next((candidate for candidate in tasks if candidate.name == name), None)
+    if task is not None or name is None:
+        return task
     if requested is None:
         raise ModelFileMissing(f"{home.path} has no folder with the adapter of the task {name!r}")
-    names = ", ".join(task.name for task in tasks) or "none"
+    names = ", ".join(candidate.name for candidate in tasks) or "none"
     raise ConfigError(
         f"model.adapters: {requested!r} is not a task that the model has an adapter for; known: {names}"
     )

@@ -71,6 +71,8 @@ def find_tokenizer_class(files: ModelFiles) -> str | None:
 
 def _find_own_code(auto_map: object) -> str | None:
     """Return the class in the repository's own code, the fast one where there are two."""
-    named = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
-    classes = [name for name in named if isinstance(name, str)] if isinstance(named, list | tuple) else []
+    reference = auto_map.get("AutoTokenizer") if isinstance(auto_map, Mapping) else auto_map
+    classes = (
+        [name for name in reference if isinstance(name, str)] if isinstance(reference, list | tuple) else []
+    )
     return OWN_CODE + classes[-1].rpartition(".")[2] if classes else None

@@ -53,9 +53,11 @@ def read_unused_token_ids(files: ModelFiles) -> tuple[int, ...]:
     added = {
         token.content for token in files.parse(TOKENIZER_FILE, TokenizerJson).added_tokens if token.special
     }
-    named = read_special_tokens(files, [*UNUSED_TOKENS])
-    usual = {token for name, tokens in UNUSED_TOKENS.items() if name not in named for token in tokens}
-    unused = sorted({ids[token] for token in {*named.values(), *(usual & added)} if token in ids})
+    special_tokens = read_special_tokens(files, [*UNUSED_TOKENS])
+    usual = {
+        token for name, tokens in UNUSED_TOKENS.items() if name not in special_tokens for token in tokens
+    }
+    unused = sorted({ids[token] for token in {*special_tokens.values(), *(usual & added)} if token in ids})
     if not unused:
         raise ModelInvalid(
             f"{files.path / TOKENIZER_FILE}: has no special tokens, whose lexical weights are dropped; name them in "

@@ -36,9 +36,9 @@ def choose_evenly(lengths: Sequence[int], tokens: int) -> list[int]:
     FEWEST at least, with lengths spread like those of all. In the order of their lengths."""
     by_length = np.argsort(lengths, kind="stable")
     for count in range(len(lengths), MIN_TEXTS, -1):
-        chosen = by_length[np.arange(count) * len(lengths) // count]
-        if np.take(lengths, chosen).sum() <= tokens:
-            return [*map(int, chosen)]
+        selection = by_length[np.arange(count) * len(lengths) // count]
+        if np.take(lengths, selection).sum() <= tokens:
+            return [*map(int, selection)]
     count = min(MIN_TEXTS, len(lengths))
     return [*map(int, by_length[np.arange(count) * len(lengths) // count])]
 

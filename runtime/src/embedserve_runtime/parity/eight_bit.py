@@ -50,8 +50,8 @@ def _tokenize(card: ModelCard, texts: Sequence[str]) -> Sequence[Tokens]:
 
 def _build_batch(texts: Sequence[Tokens], tokens: int, more: Sequence[Tokens] = ()) -> PackedBatch:
     """Pack so many tokens of the texts, of all lengths, and all of `more`."""
-    chosen = choose_evenly([*map(len, texts)], tokens)
-    return PackedBatch.pack([*(texts[number] for number in chosen), *more])
+    selection = choose_evenly([*map(len, texts)], tokens)
+    return PackedBatch.pack([*(texts[number] for number in selection), *more])
 
 
 def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> MeasuredParity:

@@ -33,7 +33,7 @@ class MessageMemory:
         try:
             yield memory
         finally:
-            self.release(memory.held, memory.client)
+            self.release(memory.reserved, memory.client)
 
     @contextmanager
     def stream(self) -> Iterator[StreamMemory]:
@@ -42,7 +42,7 @@ class MessageMemory:
         try:
             yield memory
         finally:
-            self.release(memory.held)
+            self.release(memory.reserved)
 
     def check(self) -> None:
         """Raise Overloaded when there is no room for even a small message."""
@@ -84,16 +84,16 @@ class CallMemory:
     def __init__(self, memory: MessageMemory) -> None:
         self._memory = memory
         self.client: str | None = None
-        self.held = 0
+        self.reserved = 0
 
     def grow_to(self, size: int) -> None:
         """Reserve memory for messages of `size` bytes in total. Raises Overloaded."""
         needed = max(size, MIN_REQUEST_BYTES)
-        if not self.held:
+        if not self.reserved:
             self.client = get_client_name()
-        if needed > self.held:
-            self._memory.reserve(needed - self.held, self.client, self.held)
-            self.held = needed
+        if needed > self.reserved:
+            self._memory.reserve(needed - self.reserved, self.client, self.reserved)
+            self.reserved = needed
 
 
 class StreamMemory:
@@ -107,7 +107,7 @@ class StreamMemory:
         self._memory = memory
         self._messages = 0
         self._largest = MIN_REQUEST_BYTES
-        self.held = 0
+        self.reserved = 0
 
     async def received(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield each message and count it. `answered` has to be entered for each.
@@ -132,12 +132,12 @@ class StreamMemory:
         finally:
             counted = max(size, MIN_REQUEST_BYTES)
             self._messages -= 1
-            self.held -= counted
+            self.reserved -= counted
             self._memory.release(counted)
 
     def _add(self, size: int) -> None:
         counted = max(size, MIN_REQUEST_BYTES)
         self._memory.add(counted)
-        self.held += counted
+        self.reserved += counted
         self._messages += 1
         self._largest = max(self._largest, counted)

@@ -105,8 +105,8 @@ def calibrate(
             if clock() + 2 * last_run > deadline:
                 break
             budget *= 2
-    chosen = next(m for m in measurements if _served_rate(m, concurrency) >= SHARE_OF_PEAK * peak)
-    return Calibration(chosen.budget, chosen.tokens_per_second, tuple(measurements))
+    best = next(m for m in measurements if _served_rate(m, concurrency) >= SHARE_OF_PEAK * peak)
+    return Calibration(best.budget, best.tokens_per_second, tuple(measurements))
 
 
 def _served_rate(measured: Measurement, concurrency: int) -> float:

@@ -37,12 +37,14 @@ class FairThreads:
         self._waiting: OrderedDict[str | None, deque[_Work]] = OrderedDict()
         self._running: Counter[str | None] = Counter()
         # The two that sent something last, with its time; the newest first.
-        self._seen: list[tuple[str | None, float]] = []
+        self._last_uses: list[tuple[str | None, float]] = []
 
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a function for the client of the present task, and return what it returns or raise what it raises."""
         name = get_client_name()
-        self._seen = [(name, self._clock()), *(entry for entry in self._seen if entry[0] != name)][:2]
+        self._last_uses = [(name, self._clock()), *(entry for entry in self._last_uses if entry[0] != name)][
+            :2
+        ]
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, deque()).append((future, partial(function, *arguments)))
         self._start_waiting()
@@ -74,7 +76,7 @@ class FairThreads:
 
     def _has_others(self, name: str | None) -> bool:
         now = self._clock()
-        return any(client != name and now - seen < SHARED_SECONDS for client, seen in self._seen)
+        return any(client != name and now - last_use < SHARED_SECONDS for client, last_use in self._last_uses)
 
     def _start(self, name: str | None, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         self._free -= 1

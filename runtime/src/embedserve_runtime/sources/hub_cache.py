@@ -58,7 +58,7 @@ def _refuse_whole_cache(folder: Path) -> None:
     models = sorted(path.name for path in folder.glob(_MODEL_FOLDERS) if path.is_dir())
     if not models or (folder / "config.json").exists():
         return
-    named = ", ".join(models[:_MAX_NAMED]) + (", ..." if len(models) > _MAX_NAMED else "")
+    listed = ", ".join(models[:_MAX_NAMED]) + (", ..." if len(models) > _MAX_NAMED else "")
     raise ModelNotFound(
-        f"{folder} is a cache of the Hub's client with several models: name one of its folders: {named}"
+        f"{folder} is a cache of the Hub's client with several models: name one of its folders: {listed}"
     )

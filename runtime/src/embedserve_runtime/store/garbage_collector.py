@@ -100,28 +100,32 @@ def find_garbage(contents: StoreContents, policy: RetentionPolicy) -> Garbage:
     go by their age alone: who wants them again compiles them again.
     """
     recent = policy.younger_than_s
-    named = {_strip_algorithm(name) for name in policy.names}
+    protected_names = {_strip_algorithm(name) for name in policy.names}
     kept_pointers = [
         pointer
         for pointer in contents.pointers
-        if policy.references or pointer.age_s < recent or _is_named(pointer.reference, named)
+        if policy.references or pointer.age_s < recent or _is_named(pointer.reference, protected_names)
     ]
-    digests = {pointer.reference.digest for pointer in kept_pointers} | named
-    kept = {
+    digests = {pointer.reference.digest for pointer in kept_pointers} | protected_names
+    kept_digests = {
         folder.name
         for folder in contents.folders
         if folder.kind == "models" and (folder.age_s < recent or folder.name in digests)
     }
-    gone = tuple(folder for folder in contents.folders if not _is_kept(folder, kept, named, recent))
+    unused_folders = tuple(
+        folder for folder in contents.folders if not _is_kept(folder, kept_digests, protected_names, recent)
+    )
     needed = {
         file.sha256
         for folder in contents.folders
-        if folder not in gone and folder.manifest is not None
+        if folder not in unused_folders and folder.manifest is not None
         for file in folder.manifest.files
     }
     return Garbage(
-        pointers=tuple(pointer for pointer in contents.pointers if pointer.reference.digest not in kept),
-        folders=gone,
+        pointers=tuple(
+            pointer for pointer in contents.pointers if pointer.reference.digest not in kept_digests
+        ),
+        folders=unused_folders,
         blobs=tuple(blob for blob in contents.blobs if blob.sha256 not in needed and blob.age_s >= recent),
         kernels=tuple(archive for archive in contents.kernels if archive.age_s >= recent),
     )
@@ -167,18 +171,22 @@ def _unlink_blob(path: Path) -> None:
 
 
 def _is_kept(
-    folder: StoreFolder, kept_models: Collection[str], named: Collection[str], recent: float
+    folder: StoreFolder, kept_models: Collection[str], protected_names: Collection[str], recent: float
 ) -> bool:
     if folder.kind == "models":
         return folder.name in kept_models
     made_from = folder.manifest.made_from if folder.manifest is not None else None
     is_of_kept = made_from is not None and _strip_algorithm(made_from) in kept_models
-    return folder.age_s < recent or folder.name in named or is_of_kept
+    return folder.age_s < recent or folder.name in protected_names or is_of_kept
 
 
-def _is_named(reference: ModelReference, named: Collection[str]) -> bool:
+def _is_named(reference: ModelReference, protected_names: Collection[str]) -> bool:
     name = reference.name
-    return name.source in named or f"{name.source}@{name.revision}" in named or reference.commit in named
+    return (
+        name.source in protected_names
+        or f"{name.source}@{name.revision}" in protected_names
+        or reference.commit in protected_names
+    )
 
 
 def _iterate_folders(root: Path, now: float) -> Iterator[StoreFolder]:

@@ -38,8 +38,8 @@ class LengthLimit:
             return [TokenSegment(encoding, 0, head + self.room), TokenSegment(encoding, tail, count)]
         # Special tokens and prompt stay, followed by the end of the text.
         prompt = [self._backend.encode_prefix(text, prompt_length, self.room)] if prompt_length else []
-        kept = tail - (self.room - sum(map(len, prompt)))
-        return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, kept, count, part.shift)]
+        start = tail - (self.room - sum(map(len, prompt)))
+        return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, start, count, part.shift)]
 
     def truncate_id_array(self, index: int, ids: Int32Array, rules: TruncationRules) -> Int32Array:
         """Truncate an id array, between its special tokens where it has them. Raises InputTooLong."""

@@ -179,8 +179,8 @@ class TemplateEncoder:
                 f"takes at most {self._max_length}; shorten it or set `truncate` to true"
             )
         if rules.side == "right":
-            kept = ids[: template.room - len(template.suffix)]
-            return np.concatenate((template.head, kept, template.suffix, template.tail))
+            document = ids[: template.room - len(template.suffix)]
+            return np.concatenate((template.head, document, template.suffix, template.tail))
         # The prefix stays, followed by the end of the document and what follows it.
         encoded_prefix = self._backend.encode_prefix(text, len(template.prefix), template.prefix_tokens)
         prefix = np.array(encoded_prefix.ids, dtype=np.int32)

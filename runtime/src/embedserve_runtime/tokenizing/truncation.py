@@ -58,5 +58,5 @@ def truncate_second_first(first: int, second: int, room: int, min_second: int) -
     The second text is cut first. Where fewer than `min_second` of its tokens would stay, or fewer than half of the room
     if that is less, the first is cut for them.
     """
-    kept = max(min(second, room - first), min(second, min_second, room // 2))
-    return min(first, room - kept), kept
+    second_length = max(min(second, room - first), min(second, min_second, room // 2))
+    return min(first, room - second_length), second_length

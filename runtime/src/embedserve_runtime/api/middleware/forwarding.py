@@ -82,10 +82,10 @@ class ForwardingMiddleware:
             raise DeadlineExceeded(f"no answer within {timeout:g} s from vector space {space}") from error
         headers = [(name.lower(), value) for name, value in reply.headers.raw]
         dropped = HOP_BY_HOP | BODY_HEADERS | _OWN_ANSWER_HEADERS | {b"content-type"}
-        kept = [header for header in headers if header[0] not in dropped]
+        forwarded = [header for header in headers if header[0] not in dropped]
         content_type = reply.headers.get("content-type", "application/json").encode("latin-1")
         response = BytesResponse(
-            reply.content, reply.status_code, [*kept, (b"connection", b"close")], content_type
+            reply.content, reply.status_code, [*forwarded, (b"connection", b"close")], content_type
         )
         await response(scope, receive, send)
 

@@ -36,8 +36,8 @@ def _check_content_type(context: RequestContext) -> None:
     """Raise UnsupportedMediaType for a body that is not JSON. A missing content type is taken as JSON."""
     content_type = context.headers.get(b"content-type", JSON)
     if content_type != JSON and not _is_json(content_type):
-        shown = content_type.decode("latin-1")
-        raise UnsupportedMediaType(f"content type {shown!r} is not taken; send application/json")
+        name = content_type.decode("latin-1")
+        raise UnsupportedMediaType(f"content type {name!r} is not taken; send application/json")
 
 
 def _is_json(content_type: bytes) -> bool:

@@ -156,8 +156,8 @@ def _naming_instance(index: int, *, has_one_input: bool) -> Iterator[None]:
         yield
     except _ERRORS_OF_INPUTS as error:
         rest = error.message.removeprefix("input 0") if has_one_input else error.message
-        named = f"instance {index}{rest}" if rest != error.message else f"instance {index}: {rest}"
-        raise type(error)(named) from error
+        message = f"instance {index}{rest}" if rest != error.message else f"instance {index}: {rest}"
+        raise type(error)(message) from error
 
 
 async def _run_all(

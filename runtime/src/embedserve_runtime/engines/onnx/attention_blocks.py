@@ -131,7 +131,9 @@ class _Sequence:
             first = body.add("Max", body.add("Sub", start, self.back), first)
         if self.layer.window is not None or self.layer.causal:
             last = body.add("Min", body.add("Add", end, self.ahead), last)
-            key, value = (body.add("Slice", kept, first, last, body.add_integers(1)) for kept in (key, value))
+            key, value = (
+                body.add("Slice", tensor, first, last, body.add_integers(1)) for tensor in (key, value)
+            )
         added = []
         if self.strip is not None:
             shift = body.add("Sub", self.back, start)

@@ -61,15 +61,15 @@ def use_kernel_cache(cache: KernelCache) -> Iterator[None]:
     new = cache.count_files() - before
     if new <= 0:
         return
-    kept = cache.save()
-    if kept is None:
+    archive = cache.save()
+    if archive is None:
         folder = str(cache.folder)
         log.warning(
             "compiled kernels cannot be kept in the store, the next process compiles them again",
             extra={"files": new, "store": str(cache.root), "folder": folder},
         )
     else:
-        log.info("compiled kernels kept in the store", extra={"files": new, "file": str(kept)})
+        log.info("compiled kernels kept in the store", extra={"files": new, "file": str(archive)})
 
 
 def build_kernel_key(kind: str, triton: str, capabilities: str) -> str:

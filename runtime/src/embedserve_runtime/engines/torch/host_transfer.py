@@ -100,9 +100,9 @@ class SparseTransfer:
         """Start the copy of rows (sequences, vocabulary). Waits for the rows, since how many entries there are decides
         what is copied."""
         # Not a comparison with > 0: what is not a number is kept, for others to see.
-        kept = ~(rows <= 0)
-        indices = kept.nonzero()[:, 1].to(torch.int32)
-        return cls(indices.cpu(), HostTransfer.start(rows[kept]), kept.sum(dim=1).cpu())
+        is_positive = ~(rows <= 0)
+        indices = is_positive.nonzero()[:, 1].to(torch.int32)
+        return cls(indices.cpu(), HostTransfer.start(rows[is_positive]), is_positive.sum(dim=1).cpu())
 
     def wait_rows(self) -> list[tuple[Int32Array, FloatArray]]:
         """Return the indices, ascending, and the values of each row."""

@@ -105,8 +105,8 @@ CODE_NAMES = ParameterNames(
 def is_jina(file: ModelFile) -> bool:
     """Return whether a config.json with model_type "bert" means a JinaBERT."""
     signs = file.parse(_Signs)
-    named = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
-    return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in named)
+    classes = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
+    return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in classes)
 
 
 def compute_alibi_slopes(heads: int) -> tuple[float, ...]:

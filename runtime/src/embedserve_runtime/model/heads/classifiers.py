@@ -174,12 +174,12 @@ def read_labels_and_scores(
 
 def _read_labels(source: HeadSource) -> tuple[str, ...]:
     """Return the labels in the order of the logits. transformers leaves them out where they are its default, two."""
-    named = source.config.id2label
-    if named is None:
+    labels = source.config.id2label
+    if labels is None:
         return tuple(f"LABEL_{number}" for number in range(source.config.num_labels or 2))
-    if sorted(named) != list(range(len(named))) or not named:
-        raise ModelInvalid(f"{source.path}: id2label must name every label from 0 on, has {sorted(named)}")
-    return tuple(named[number] for number in range(len(named)))
+    if sorted(labels) != list(range(len(labels))) or not labels:
+        raise ModelInvalid(f"{source.path}: id2label must name every label from 0 on, has {sorted(labels)}")
+    return tuple(labels[number] for number in range(len(labels)))
 
 
 def choose_score_function(source: HeadSource, labels: int, cross_encoder: str | None) -> ScoreFunction:

@@ -205,8 +205,8 @@ def _describe_expansion(
 def _find_expansion_token(encoder_files: ModelFiles, token: str | None, ids: Mapping[str, int]) -> int:
     """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
     if token is None:
-        named = read_special_tokens(encoder_files, ("mask_token", "eos_token"))
-        usual = (named.get("mask_token"), "[MASK]", "<mask>", named.get("eos_token"))
+        special_tokens = read_special_tokens(encoder_files, ("mask_token", "eos_token"))
+        usual = (special_tokens.get("mask_token"), "[MASK]", "<mask>", special_tokens.get("eos_token"))
         token = next((candidate for candidate in usual if candidate in ids), None)
     if token is None or token not in ids:
         raise ModelInvalid(

@@ -24,15 +24,15 @@ POOLINGS: Mapping[str, Pooling] = MappingProxyType(
 def find_own_pooling(source: HeadSource) -> Pooling | None:
     """Return the pooling that config.json names; None for other families, and where it names none. Raises
     UnsupportedArchitecture."""
-    named = source.config.pooling
-    if source.encoder.family != FAMILY or named is None:
+    name = source.config.pooling
+    if source.encoder.family != FAMILY or name is None:
         return None
-    if named not in POOLINGS:
+    if name not in POOLINGS:
         raise UnsupportedArchitecture(
-            f"{source.path}: pooling = {named!r} is not supported, supported are {', '.join(POOLINGS)}; set "
+            f"{source.path}: pooling = {name!r} is not supported, supported are {', '.join(POOLINGS)}; set "
             "model.pooling"
         )
-    return POOLINGS[named]
+    return POOLINGS[name]
 
 
 def add_own_pooling(layout: ModelLayout, source: HeadSource) -> ModelLayout:

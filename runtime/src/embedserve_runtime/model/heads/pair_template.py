@@ -55,10 +55,10 @@ def _write_beginning(source: HeadSource, reranker: Reranker) -> PromptTemplate:
     """Return the known prompt, after the tokenizer's first token if one is asked for. Raises ModelInvalid."""
     if not reranker.begins:
         return reranker.template
-    named = read_special_tokens(source.files, ("bos_token",))
-    if "bos_token" not in named:
+    special_tokens = read_special_tokens(source.files, ("bos_token",))
+    if "bos_token" not in special_tokens:
         raise ModelInvalid(
             f"{source.files.path / TOKENIZER_CONFIG_FILE}: bos_token is missing, which prompts of {reranker.title} "
             "begin with"
         )
-    return replace(reranker.template, parts=(named["bos_token"], *reranker.template.parts))
+    return replace(reranker.template, parts=(special_tokens["bos_token"], *reranker.template.parts))

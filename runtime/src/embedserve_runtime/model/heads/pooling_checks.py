@@ -34,12 +34,12 @@ def check_pooling(
     """
     if not lacks_pooling(layout, settings) or bge_m3.is_bge_m3(files):
         return
-    named = ", ".join(source.config.architectures or []) or "no architecture"
+    architectures = ", ".join(source.config.architectures or []) or "no architecture"
     advice = f"add {files.path / 'modules.json'} with a Pooling module, or set model.task to embed and model.pooling"
     if settings.task == "auto" and read_readme(files).pipeline == RANKING:
         raise UnsupportedArchitecture(
             f"{files.path / README_FILE}: pipeline_tag {RANKING} says that it is a reranker, and {source.path} has "
-            f"{named}, of which no way to rank is known; to serve its encoder's vectors {advice}"
+            f"{architectures}, of which no way to rank is known; to serve its encoder's vectors {advice}"
         )
     if find_own_pooling(source) is not None:
         return
@@ -51,6 +51,6 @@ def check_pooling(
         or not (is_encoder or settings.task == "embed")
     ):
         raise UnsupportedArchitecture(
-            f"{source.path}: nothing says what vectors {named} gives: there is no modules.json, and the class is of "
-            f"{'a causal decoder' if is_causal else 'another task'}; {advice}"
+            f"{source.path}: nothing says what vectors {architectures} gives: there is no modules.json, and the class "
+            f"is of {'a causal decoder' if is_causal else 'another task'}; {advice}"
         )

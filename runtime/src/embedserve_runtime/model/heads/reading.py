@@ -243,9 +243,9 @@ def _read_classifier(
         template = find_pair_template(source, layout, reranker)
         head = describe_causal_head(source, layout, template, reranker)
     else:
-        named = ", ".join(source.config.architectures or []) or "no architecture"
+        architectures = ", ".join(source.config.architectures or []) or "no architecture"
         raise ConfigError(
-            f"model.task: {task} needs a model for sequence classification, {source.path} has {named}"
+            f"model.task: {task} needs a model for sequence classification, {source.path} has {architectures}"
         )
     return _choose_task(task, len(head.labels)), head
 

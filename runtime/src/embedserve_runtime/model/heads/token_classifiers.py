@@ -67,9 +67,9 @@ def weighs_tokens(config: HeadConfig) -> bool:
 def count_labels(config: HeadConfig, checkpoint: Checkpoint) -> int:
     """Return how many labels config.json names; where it names none, how many the checkpoint's classifier has, else
     transformers' default, 2."""
-    named = _count_named_labels(config)
-    if named is not None:
-        return named
+    label_count = _count_named_labels(config)
+    if label_count is not None:
+        return label_count
     stored = next((name for name in WEIGHTS if name in checkpoint.names), None)
     return 2 if stored is None else len(checkpoint.read_tensor(stored))
 

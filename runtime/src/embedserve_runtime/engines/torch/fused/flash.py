@@ -94,7 +94,7 @@ def measure_flash_length(
     *,
     max_seqlen: int,
 ) -> int | None:
-    """Time both on the card, at lengths up to `longest`, and decide."""
+    """Time both on the card, at lengths up to `max_seqlen`, and decide."""
     device, dtype, timings = parameters.device, parameters.dtype, []
     for length in LENGTHS:
         if length > max_seqlen:
@@ -104,8 +104,8 @@ def measure_flash_length(
         width = (attention.heads + 2 * attention.kv_heads) * attention.head_size
         qkv = torch.randn((batch.tokens, width), device=device, dtype=dtype)
         bounded = batch.with_bounds(length)
-        want, got = ours(qkv, batch), flash(qkv, bounded)
-        cosine = float(functional.cosine_similarity(want.float(), got.float(), dim=1).min())
+        reference, flashed = ours(qkv, batch), flash(qkv, bounded)
+        cosine = float(functional.cosine_similarity(reference.float(), flashed.float(), dim=1).min())
         times = _measure_ms(ours, qkv, batch), _measure_ms(flash, qkv, bounded)
         timings.append(FlashTiming(length, *times, cosine))
     shortest = choose_flash_length(timings)

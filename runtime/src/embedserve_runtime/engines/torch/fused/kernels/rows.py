@@ -298,7 +298,7 @@ def pool(
             token = last - 1
         result = tl.load(hidden + token * width + columns, mask=inside, other=0.0).to(tl.float32)
     else:
-        kept = tl.full([ROWS, BLOCK], float("-inf") if KIND == 3 else 0.0, tl.float32)
+        accumulated = tl.full([ROWS, BLOCK], float("-inf") if KIND == 3 else 0.0, tl.float32)
         for begin in range(first, last, ROWS):
             token_indices = begin + tl.arange(0, ROWS)
             real = (token_indices < last)[:, None]
@@ -308,17 +308,17 @@ def pool(
                 other=0.0,
             ).to(tl.float32)
             if KIND == 3:
-                kept = tl.maximum(kept, tl.where(real, values, float("-inf")))
+                accumulated = tl.maximum(accumulated, tl.where(real, values, float("-inf")))
             elif KIND == 2:
-                kept += values * (token_indices - origin + 1).to(tl.float32)[:, None]
+                accumulated += values * (token_indices - origin + 1).to(tl.float32)[:, None]
             else:
-                kept += values
+                accumulated += values
         length = (last - first).to(tl.float32)
         skipped = (first - origin).to(tl.float32)
         if KIND == 3:
-            result = tl.max(kept, 0)
+            result = tl.max(accumulated, 0)
         else:
-            result = tl.sum(kept, 0)
+            result = tl.sum(accumulated, 0)
             if KIND == 0:
                 result = result / length
             elif KIND == 1:

@@ -89,7 +89,7 @@ def skinny_product(
     column_indices = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     row_indices = tl.arange(0, BLOCK_M)
     real, inside = row_indices < rows, column_indices < columns
-    shown = real[:, None] & inside[None, :]
+    stored_mask = real[:, None] & inside[None, :]
     at = row_indices[:, None] * columns + column_indices[None, :]
     # What the end needs is asked for first, and waited for there: a read takes as long as a step.
     if HAS_BIAS:
@@ -98,7 +98,7 @@ def skinny_product(
         all_of_scale = tl.load(of_scale + column_indices, mask=inside, other=0.0)
         means, squares = _compute_tile_moments(moments, depth, BLOCK_M, BLOCK_TILES)
     if ADD:
-        rest = tl.load(add + at, mask=shown, other=0.0).to(tl.float32)
+        rest = tl.load(add + at, mask=stored_mask, other=0.0).to(tl.float32)
     if ADD == 2:
         rest_scale = tl.load(add_scale + column_indices, mask=inside, other=0.0)
         rest_shift = tl.load(add_shift + column_indices, mask=inside, other=0.0)
@@ -129,8 +129,8 @@ def skinny_product(
         rest = (rest - add_mean[:, None]) * add_factor[:, None] * rest_scale[None, :] + rest_shift[None, :]
     if ADD:
         sums += rest
-    kept = sums.to(out.dtype.element_ty)
-    tl.store(out + at, kept, mask=shown)
+    stored = sums.to(out.dtype.element_ty)
+    tl.store(out + at, stored, mask=stored_mask)
     if SUMS:
         # Of what is kept, so that the norm does not see digits that the sums have lost.
-        _write_moments(kept.to(tl.float32), inside, out_moments, tile, tl.cdiv(columns, BLOCK_N), BLOCK_M)
+        _write_moments(stored.to(tl.float32), inside, out_moments, tile, tl.cdiv(columns, BLOCK_N), BLOCK_M)
