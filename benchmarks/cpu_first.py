@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.cpu_cases import MAX_TOKENS, words
 from benchmarks.cpu_peers import JSON, Peer, Running
-from benchmarks.taken import Taken, median_of
+from benchmarks.timing import Timing, compute_median
 from embedserve_runtime.benchmarking.texts import build_mix
 
 AGAIN = 3
@@ -31,9 +31,9 @@ class Asked:
     first request, after a pause.
     """
 
-    first: Sequence[Taken]
-    again: Sequence[Taken]
-    paused: Taken
+    first: Sequence[Timing]
+    again: Sequence[Timing]
+    paused: Timing
 
 
 def kinds() -> Mapping[str, Sequence[Sequence[str]]]:
@@ -64,10 +64,12 @@ def asked(peer: Peer, requests: Sequence[Sequence[str]]) -> Asked:
         connection.close()
     finally:
         server.close()
-    return Asked(first, [median_of(column) for column in zip(*again, strict=True)], median_of(paused))
+    return Asked(
+        first, [compute_median(column) for column in zip(*again, strict=True)], compute_median(paused)
+    )
 
 
-def ratios(found: Sequence[Asked], of: Callable[[Taken], float]) -> tuple[float, float, float]:
+def ratios(found: Sequence[Asked], of: Callable[[Timing], float]) -> tuple[float, float, float]:
     """Medians over the starts: of the first request to itself later, and to itself after a pause; of the second and
     all that follow to themselves later."""
     return (
@@ -92,7 +94,7 @@ def _wait_until_ready(server: Running) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -> Taken:
+def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -> Timing:
     cpu, begun = server.running_seconds(), time.perf_counter()
     connection.request("POST", server.peer.path.decode(), body, JSON)
     answer = connection.getresponse()
@@ -100,4 +102,4 @@ def _ask(server: Running, connection: http.client.HTTPConnection, body: bytes) -
     wall = time.perf_counter() - begun
     if answer.status != http.HTTPStatus.OK:
         raise RuntimeError(f"{server.peer.name} answered {answer.status}")
-    return Taken(wall, server.running_seconds() - cpu)
+    return Timing(wall, server.running_seconds() - cpu)

@@ -28,7 +28,7 @@ from sentence_transformers import SparseEncoder
 from transformers import GteConfig, GteForTokenClassification, XLMRobertaConfig, XLMRobertaModel
 
 from benchmarks.command_line import parser_of
-from benchmarks.taken import Taken, median_of, taken
+from benchmarks.timing import Timing, compute_median, measure_time
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch
@@ -162,11 +162,11 @@ def of_splade(hardware: Hardware, texts: int) -> Mapping[str, Callable[[], objec
 def report(ways: Mapping[str, Callable[[], object]], rounds: int) -> None:
     for work in ways.values():
         work()
-    rows: dict[str, list[Taken]] = {name: [] for name in ways}
+    rows: dict[str, list[Timing]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
-            rows[name].append(taken(work))
-    medians = {name: median_of(of) for name, of in rows.items()}
+            rows[name].append(measure_time(work))
+    medians = {name: compute_median(of) for name, of in rows.items()}
     first = next(iter(medians.values()))
     for name, (wall, cpu) in medians.items():
         times = f"{wall * 1000:8.0f} ms {wall / first.wall:6.2f} x"

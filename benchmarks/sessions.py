@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.command_line import parser_of
 from benchmarks.cpu_peers import store
 from benchmarks.packing import log_uniform, random_batch
-from benchmarks.taken import Taken, taken
+from benchmarks.timing import Timing, measure_time
 from embedserve_runtime.config import load_config
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.forward.batch import PackedBatch
@@ -50,7 +50,7 @@ def loaded(precision: str, threads: int) -> Runner:
     )
 
 
-def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Taken:
+def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Timing:
     """Each runner takes the next batch when it is free."""
     waiting = iter(batches)
 
@@ -65,12 +65,12 @@ def run(runners: Sequence[Runner], batches: Sequence[PackedBatch]) -> Taken:
         with ThreadPoolExecutor(len(runners)) as pool:
             list(pool.map(work, runners))
 
-    return taken(all_at_once)
+    return measure_time(all_at_once)
 
 
 def compared(ways: Mapping[str, Sequence[Runner]], count: int, batch: PackedBatch, rounds: int) -> str:
     """ways: their runners, the first of which is what the others are compared with."""
-    took: dict[str, list[tuple[Taken, Taken]]] = {name: [] for name in ways}
+    took: dict[str, list[tuple[Timing, Timing]]] = {name: [] for name in ways}
     for number in range(WARM_UPS + rounds):
         for name, runners in ways.items():
             both = run(runners, [batch] * count), run(runners[:1], [batch])
@@ -80,7 +80,7 @@ def compared(ways: Mapping[str, Sequence[Runner]], count: int, batch: PackedBatc
     return "".join(_beside(other, first) for other in others)
 
 
-def _beside(found: Sequence[tuple[Taken, Taken]], base: Sequence[tuple[Taken, Taken]]) -> str:
+def _beside(found: Sequence[tuple[Timing, Timing]], base: Sequence[tuple[Timing, Timing]]) -> str:
     pairs = [*zip(found, base, strict=True)]
     figures = (
         median(own.wall / other.wall for (own, _), (other, _) in pairs),
