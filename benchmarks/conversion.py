@@ -83,11 +83,11 @@ def converted(model: Path, store: Path) -> Mapping[str, Any]:
     peak, cpu = map(float, done.stderr.splitlines()[-1].split())
     result: Mapping[str, Any] = json.loads(done.stdout)["conversion"]
     stored = {
-        one["precision"]: sum(
+        variant["precision"]: sum(
             path.stat().st_size
-            for path in (store / "artifacts" / result["artifact"] / one["precision"]).glob("*")
+            for path in (store / "artifacts" / result["artifact"] / variant["precision"]).glob("*")
         )
-        for one in result["variants"]
+        for variant in result["variants"]
     }
     logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     (phases,) = (line["seconds"] for line in logged if "seconds" in line)

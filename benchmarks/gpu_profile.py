@@ -65,7 +65,7 @@ def ran_in(loaded: Loaded, batch: PackedBatch) -> list[list[Ran]]:
 
 
 def report(batches: Sequence[Sequence[Ran]]) -> None:
-    spans = [one[-1].start + one[-1].took - one[0].start for one in batches]
+    spans = [batch[-1].start + batch[-1].took - batch[0].start for batch in batches]
     middle = batches[int(np.argsort(spans)[len(spans) // 2])]
     span = middle[-1].start + middle[-1].took - middle[0].start
     total = sum(one.took for one in middle)

@@ -161,7 +161,7 @@ def main() -> None:
                     took = time.perf_counter() - started
                     tokens = len(latencies) * TEXTS * length / took
                     share = tokens / alone[case]
-                    marks = statistics.quantiles([1e3 * one for one in latencies], n=100)
+                    marks = statistics.quantiles([1e3 * latency for latency in latencies], n=100)
                     print(
                         f"{workers} workers, {case}: {tokens / 1e6:.3f} M tok/s, {len(latencies) / took:,.0f} "
                         f"requests/s, p50 {marks[49]:.1f} ms, p99 {marks[98]:.1f} ms, {share:.0%} of the engine, "

@@ -109,7 +109,7 @@ def runner_of(folder: Path, hardware: Hardware, *, precision: str = "auto", **mo
 def of_outputs(runner: Runner, texts: int, tokens: int) -> Mapping[str, Callable[[], object]]:
     source = np.random.default_rng(0)
     batch = PackedBatch.pack([source.integers(5, VOCABULARY, tokens).astype(np.int32) for _ in range(texts)])
-    several = [one for one in NAMES if one in runner.card.outputs]
+    several = [name for name in NAMES if name in runner.card.outputs]
     passes = [one for one in ALL if one in runner.card.outputs]
 
     def one_forward(outputs: OutputKind) -> Callable[[], None]:

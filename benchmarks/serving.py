@@ -107,9 +107,9 @@ def measured(rounds: Mapping[str, Sequence[Round]], tokens: float) -> list[Measu
     """tokens: of a request, on average. The first server is what the others are compared with."""
     rows: list[Measured] = []
     for server, runs in rounds.items():
-        rate = statistics.median(len(one.latencies) / one.seconds for one in runs)
-        marks = [statistics.quantiles(one.latencies, n=100, method="inclusive") for one in runs]
-        answered = sum(len(one.latencies) for one in runs)
+        rate = statistics.median(len(run.latencies) / run.seconds for run in runs)
+        marks = [statistics.quantiles(run.latencies, n=100, method="inclusive") for run in runs]
+        answered = sum(len(run.latencies) for run in runs)
         rows.append(
             Measured(
                 server,
@@ -117,7 +117,7 @@ def measured(rounds: Mapping[str, Sequence[Round]], tokens: float) -> list[Measu
                 rate,
                 statistics.median(mark[49] for mark in marks) * 1e3,
                 statistics.median(mark[98] for mark in marks) * 1e3,
-                sum(one.cpu_seconds for one in runs) / (answered * tokens) * 1e3,
+                sum(run.cpu_seconds for run in runs) / (answered * tokens) * 1e3,
                 rate * tokens / (rows[0].tokens_rate if rows else rate * tokens),
             )
         )

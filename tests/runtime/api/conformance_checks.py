@@ -58,7 +58,7 @@ def sparse(count: int) -> Check:
         fine = all(
             entry["value"] > 0 and set(entry) == {"index", "value"} for item in content for entry in item
         )
-        return len(content) == count and fine and all(one and one == sorted(one) for one in indices)
+        return len(content) == count and fine and all(index and index == sorted(index) for index in indices)
 
     return check
 

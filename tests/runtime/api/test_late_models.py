@@ -89,7 +89,7 @@ async def test_grpc_ranks_texts_of_several_queries_and_says_that_it_does(
     async with served(model=runner) as server:
         message = server.client.message
         fields = [{"query": query, "text": text, "raw_scores": True} for query, text in pairs]
-        answer = await server.client.call(path)(message(path, one) for one in fields)
+        answer = await server.client.call(path)(message(path, field) for field in fields)
         health = await server.client.ask("grpc.health.v1.Health/Check", service="tei.v1.Rerank")
     want = oracle.similarity_pairwise(
         oracle.encode_query([query for query, _ in pairs]),

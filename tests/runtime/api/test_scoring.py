@@ -34,7 +34,9 @@ def ids_of(text: str) -> list[int]:
 
 
 def logits_of(*sequences: list[int], columns: int) -> FloatArray:
-    return build_mean_run(columns)(PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences]))
+    return build_mean_run(columns)(
+        PackedBatch.pack([np.array(sequence, dtype=np.int32) for sequence in sequences])
+    )
 
 
 def pair_logits(query: str, documents: list[str]) -> FloatArray:

@@ -60,7 +60,9 @@ async def test_dense_vectors_are_written_as_literals_of_pgvector(runner: Runner)
         literals = (await encoded(server.client, encoding="pgvector"))["dense"]
         bits = (await encoded(server.client, encoding="pgvector", dtype="ubinary"))["dense"]
         tokens = (await encoded(server.client, encoding="pgvector", outputs=["hidden"]))["hidden"]
-    np.testing.assert_array_equal(np.array([json.loads(one) for one in literals], dtype=np.float32), want)
+    np.testing.assert_array_equal(
+        np.array([json.loads(literal) for literal in literals], dtype=np.float32), want
+    )
     assert bits == ["".join(str(int(number > 0)) for number in row) for row in want]
     assert [len(json.loads(one)) for one in tokens[0]] == [SIZE] * 4
 
@@ -171,7 +173,7 @@ async def test_chunks_are_means_of_the_states_that_one_forward_of_the_whole_text
         bits = await encoded(server.client, **body, dtype="ubinary", encoding="base64")
     np.testing.assert_allclose(alone["chunks"][0], normalize(np.array(want)), atol=FP32_MAX_ABS_DIFF)
     assert (alone["chunks"][1], "dense" in alone, "hidden" in alone) == ([], False, False)
-    assert [np.shape(one) for one in beside["chunks"]] == [(4, 8), (0,)]
+    assert [np.shape(chunk) for chunk in beside["chunks"]] == [(4, 8), (0,)]
     assert [np.shape(one) for one in beside["hidden"]] == [(len(ids), SIZE), (6, SIZE)]
     assert np.shape(beside["dense"]) == (2, 8)
     packed = np.packbits(np.array(alone["chunks"][0]) > 0, axis=1)

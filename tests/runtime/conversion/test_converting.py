@@ -73,7 +73,7 @@ def test_a_published_variant_is_served_with_the_identity_of_its_source(config_of
     plain = load_runner(config_of())
     config = config_of(precision=["int8", "float16"])
     result = convert(config)
-    assert {one["precision"]: one["published"] for one in result["variants"]} == {
+    assert {variant["precision"]: variant["published"] for variant in result["variants"]} == {
         "float32": True,
         "float16": True,
         "int8": True,
@@ -95,7 +95,7 @@ async def test_a_converted_variant_tells_its_file_and_the_distance_that_its_repo
     config_of: ConfigOf, precision: str
 ) -> None:
     config = config_of(precision=["int8", "float16"], engine={"kind": "onnx", "precision": precision})
-    (measured,) = [one for one in convert(config)["variants"] if one["precision"] == precision]
+    (measured,) = [variant for variant in convert(config)["variants"] if variant["precision"] == precision]
     runner = load_runner(config)
     async with serve_in_process(model=runner) as server:
         info = (await server.client.get("/info")).json()

@@ -41,7 +41,7 @@ def test_each_variant_gives_queries_and_documents_as_sentence_transformers_does(
     folder: Path, tmp_path: Path
 ) -> None:
     made = convert(config_of(folder, tmp_path))
-    assert [one["published"] for one in made["variants"]] == [True, True]
+    assert [variant["published"] for variant in made["variants"]] == [True, True]
     assert find_artifact(tmp_path, str(made["artifact"])) is not None
     model = MultiVectorEncoder(str(folder), device="cpu")
     want = [

@@ -36,7 +36,7 @@ def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with
     tmp_path: Path, minilm_runner: Runner
 ) -> None:
     result = convert(config_of(minilm_folder(), tmp_path))
-    (int8,) = (one for one in result["variants"] if one["precision"] == "int8")
+    (int8,) = (variant for variant in result["variants"] if variant["precision"] == "int8")
     assert int8["published"], int8["reason"]
     assert result["vectorSpace"] == MINILM_SPACE
     runner = load_runner(config_of(minilm_folder(), tmp_path, "int8"))
@@ -50,7 +50,7 @@ def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with
 def test_real_sparse_vectors_in_8_bit_are_published_if_they_measure_up_to_the_floor(tmp_path: Path) -> None:
     result = convert(config_of(splade_folder(), tmp_path, task="sparse"))
     assert result["outputs"] == ["sparse"]
-    (int8,) = (one for one in result["variants"] if one["precision"] == "int8")
+    (int8,) = (variant for variant in result["variants"] if variant["precision"] == "int8")
     floor = ParitySettings()
     is_good_enough = (
         int8["rankAgreement"] >= floor.min_rank_agreement

@@ -111,7 +111,7 @@ def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {"embedserve.precision": "float32"})
     written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
     assert {one.domain: one.version for one in written.opset_import} == {"": 23, "com.microsoft": 1}
-    assert {one.key: one.value for one in written.metadata_props} == {"embedserve.precision": "float32"}
+    assert {entry.key: entry.value for entry in written.metadata_props} == {"embedserve.precision": "float32"}
 
 
 def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_path: Path) -> None:

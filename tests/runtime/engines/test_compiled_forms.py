@@ -154,7 +154,9 @@ def test_a_start_compiles_few_forms_of_kernels_and_batches_without_a_graph_add_f
     with torch.inference_mode():
         # Beyond, buckets differ by nothing that kernels are told.
         for capacity in [
-            one for one in choose_buckets(MAX_TOKENS) if one.tokens <= 6144 or one.tokens == MAX_TOKENS
+            bucket
+            for bucket in choose_buckets(MAX_TOKENS)
+            if bucket.tokens <= 6144 or bucket.tokens == MAX_TOKENS
         ]:
             run(DeviceBatch.view_storage(torch.zeros(capacity.integers, dtype=torch.int32), capacity))
         at_start = forms.by_kernel.total()

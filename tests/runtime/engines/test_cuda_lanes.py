@@ -176,5 +176,5 @@ def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[G
     made = Graphs(
         EncoderWithHeads(greedy, model.head), choose_buckets(2000), MAX_TOKENS, min_second_lane_tokens=512
     )
-    assert made.capacities == tuple(one for one in choose_buckets(2000) if one.tokens < 1000)
+    assert made.capacities == tuple(bucket for bucket in choose_buckets(2000) if bucket.tokens < 1000)
     assert torch.cuda.memory_reserved() - before <= share

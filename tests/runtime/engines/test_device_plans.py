@@ -103,4 +103,4 @@ def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequence
 
 
 def test_no_bucket_is_much_larger_than_the_largest_batch() -> None:
-    assert [one.tokens for one in choose_buckets(40)] == [16, 24, 32, 48]
+    assert [bucket.tokens for bucket in choose_buckets(40)] == [16, 24, 32, 48]

@@ -61,7 +61,7 @@ def test_hidden_states_equal_those_of_transformers_and_do_not_depend_on_the_batc
     assert hidden.dtype == np.float32
     assert hidden.shape == (batch.tokens, built.hidden_size)
     assert np.abs(hidden - reference.hidden).max() <= TINY_MODEL_MAX_ABS_DIFF
-    alone = np.concatenate([built.forward(PackedBatch.pack([one])) for one in case.sequences()])
+    alone = np.concatenate([built.forward(PackedBatch.pack([sequence])) for sequence in case.sequences()])
     assert np.abs(hidden - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
 
 

@@ -42,7 +42,8 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
         async def spaces(client: httpx.AsyncClient, count: int) -> list[tuple[str, str | None]]:
             answers = [await client.post("/embed", json={"inputs": "a"}) for _ in range(count)]
             return [
-                (one.headers["X-Embedserve-Vector-Space"], one.headers.get("Connection")) for one in answers
+                (answer.headers["X-Embedserve-Vector-Space"], answer.headers.get("Connection"))
+                for answer in answers
             ]
 
         by_name = await stack.enter_async_context(httpx.AsyncClient(base_url=server.address))

@@ -213,9 +213,9 @@ async def test_large_requests_and_large_answers_do_not_wait_for_each_other() -> 
     """Answers of 8 MiB meet requests of 8 MiB; two ends that read only while they can write would stop for ever."""
     async with served(wide_rows, front_ends=2, limits=LARGE) as server:
         tasks = [
-            submit(one, *[np.full(2**17, number, dtype=np.int32)] * 16)
+            submit(front_end, *[np.full(2**17, number, dtype=np.int32)] * 16)
             for number in range(8)
-            for one in server.front_ends
+            for front_end in server.front_ends
         ]
         for index, task in enumerate(tasks):
             done = await task

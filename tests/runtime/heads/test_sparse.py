@@ -51,8 +51,8 @@ def test_sparse_vectors_equal_those_of_transformers_on_every_engine_whatever_els
 ) -> None:
     logits, texts, pooling = case.build(tmp_path), sequences(), SpladePooling().eval()
     rows = [torch.from_numpy(logits(ids))[None] for ids in texts]
-    features = [{"token_embeddings": one, "attention_mask": torch.ones(one.shape[:2])} for one in rows]
-    want = np.concatenate([pooling(one)["sentence_embedding"] for one in features])
+    features = [{"token_embeddings": row, "attention_mask": torch.ones(row.shape[:2])} for row in rows]
+    want = np.concatenate([pooling(feature)["sentence_embedding"] for feature in features])
     for engine in ENGINES:
         runner = runner_of(tmp_path, engine, task="sparse")
         got = with_zeros(sparse_of(runner, texts), VOCABULARY)

@@ -51,8 +51,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     encoder = families.describe(read_folder(folder))
     sources = encoder.parameter_names.sources
     tensors = {
-        sources[one.pattern][0].tensor.format(layer=one.layer): np.full(one.shape, 0.01, dtype=np.float16)
-        for one in encoder.parameters()
+        sources[parameter.pattern][0].tensor.format(layer=parameter.layer): np.full(
+            parameter.shape, 0.01, dtype=np.float16
+        )
+        for parameter in encoder.parameters()
     }
     save_file(tensors, folder / "model.safetensors")
     return folder, sum(tensor.size for tensor in tensors.values())

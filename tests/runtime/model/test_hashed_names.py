@@ -90,7 +90,7 @@ def list_hashed_types(kind: Any, found: set[type]) -> Iterator[type]:
 def list_names(kind: type) -> list[str]:
     if issubclass(kind, StrEnum):
         return [one.value for one in kind]
-    return [one.name for one in fields(kind) if one.metadata.get("hashed", True)]  # type: ignore[arg-type]
+    return [field.name for field in fields(kind) if field.metadata.get("hashed", True)]  # type: ignore[arg-type]
 
 
 def test_no_name_that_identities_are_hashes_of_has_changed() -> None:

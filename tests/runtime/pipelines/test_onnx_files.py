@@ -93,7 +93,7 @@ def test_a_sentence_embedding_is_used_as_it_comes(bert: Path) -> None:
     want = given(results_of(runner_of(bert), OutputKind.DENSE).dense)
     got = results_of(runner_of(bert, onnx_file="onnx/whole.onnx"), OutputKind.DENSE | OutputKind.HIDDEN)
     assert np.abs(given(got.dense) - normalize(want)).max() <= FP32_MAX_ABS_DIFF
-    assert [len(one) for one in got.hidden or ()] == [len(one) for one in sequences()]
+    assert [len(one) for one in got.hidden or ()] == [len(sequence) for sequence in sequences()]
 
 
 @pytest.mark.parametrize("labels", [1, 3])

@@ -120,12 +120,12 @@ LONG = ["hello world", "a vector", "a list of numbers"]
 async def test_parts_of_a_text_get_the_vectors_of_the_http_route(
     fields: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    spans = [{"spans": [{"start": start, "end": end} for start, end in one]} for one in SPANS]
+    spans = [{"spans": [{"start": start, "end": end} for start, end in span]} for span in SPANS]
     async with served(card=CARD) as server:
         answer = await server.client.ask(ENCODE, texts=LONG, spans=spans, **fields)
         asked = {"inputs": LONG, "spans": SPANS, "encoding": "base64"} | body
         want = (await server.bench.client.post("/v1/encode", json=asked)).json()
-    assert [(one.rows, one.columns) for one in answer.chunks] == [(2, 8), (0, 8), (1, 8)]
+    assert [(chunk.rows, chunk.columns) for chunk in answer.chunks] == [(2, 8), (0, 8), (1, 8)]
     for chunks, theirs in zip(answer.chunks, want["chunks"], strict=True):
         assert chunks.values == b"".join(map(base64.b64decode, theirs))
     assert answer.HasField("dense") == ("dense" in want)

@@ -144,7 +144,7 @@ async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_
 
 def pinned_of(server: ServerProcess) -> str:
     said = "listening for gRPC by the space's own name on "
-    (found,) = [one["message"] for one in server.lines if one["message"].startswith(said)]
+    (found,) = [line["message"] for line in server.lines if line["message"].startswith(said)]
     return str(found).removeprefix(said)
 
 

@@ -113,7 +113,7 @@ async def test_a_stream_of_texts_is_ranked_as_one_request_and_its_first_message_
     fields = [{"query": QUERY, "text": text, "raw_scores": index == 0} for index, text in enumerate(TEXTS)]
     async with served(card=RERANKER) as server:
         call = server.client.call("tei.v1.Rerank/RerankStream")
-        streamed = await call(server.client.message("tei.v1.Rerank/RerankStream", one) for one in fields)
+        streamed = await call(server.client.message("tei.v1.Rerank/RerankStream", field) for field in fields)
         want = await server.client.ask("tei.v1.Rerank/Rerank", query=QUERY, texts=TEXTS, raw_scores=True)
     assert dictionary(streamed) == dictionary(want)
     assert not any(rank.HasField("text") for rank in streamed.ranks)

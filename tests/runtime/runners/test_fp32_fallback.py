@@ -85,7 +85,7 @@ def nan_on(token: int) -> Run:
 
 
 def batch_of(*sequences: list[int]) -> PackedBatch:
-    return PackedBatch.pack([np.array(one, dtype=np.int32) for one in sequences])
+    return PackedBatch.pack([np.array(sequence, dtype=np.int32) for sequence in sequences])
 
 
 def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() -> None:

@@ -44,7 +44,9 @@ def routed(documents: TinyRunner, queries: TinyRunner) -> RoutedRunner:
 
 def expected(sequences: list[TokenSequence]) -> FloatArray:
     ways = {False: build_mean_run(), True: negated(build_mean_run())}
-    return np.concatenate([ways[one.is_query_role](PackedBatch.pack([one])) for one in sequences])
+    return np.concatenate(
+        [ways[sequence.is_query_role](PackedBatch.pack([sequence])) for sequence in sequences]
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
     ways[way] = replace(ways[way], refused=7)
     texts = [TokenSequence(ids(n, 2), is_query_role=query) for n in (1, 7, 3) for query in (False, True)]
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
-        requests = [built.submit(BatchRequest([one], OutputKind.DENSE), deadline()) for one in texts]
+        requests = [built.submit(BatchRequest([text], OutputKind.DENSE), deadline()) for text in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
     for one, outcome in zip(texts, outcomes, strict=True):
         if one.is_query_role == way and one.ids[0] == 7:

@@ -57,7 +57,7 @@ async def dispatcher(
     sparse: Run | None = None,
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
-        [one if isinstance(one, BatchRunner) else TinyRunner(one) for one in engines],
+        [engine if isinstance(engine, BatchRunner) else TinyRunner(engine) for engine in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),

@@ -169,7 +169,7 @@ def test_silent_connections_get_their_first_answer_after_sigterm(model: Path) ->
         for connection in connections:
             answers.append(connection.read_answer())
             assert connection.read_to_end().data == b""
-        assert [(one.status, one.get("connection")) for one in answers] == [(200, "close")] * 20
+        assert [(answer.status, answer.get("connection")) for answer in answers] == [(200, "close")] * 20
         assert server.wait_for_exit() == 0
         assert not server.list_new_errors()
 

@@ -90,7 +90,7 @@ def test_clean_up_removes_what_no_pod_has_taken_for_long(first: KernelCache) -> 
     assert find_garbage(list_contents(first.root, written + 3599.0), policy).kernels == ()
     garbage = find_garbage(list_contents(first.root, written + 3600.0), policy)
     remove_garbage(first.root, garbage, 3600.0)
-    assert [one.name for one in garbage.kernels] == [archive.name]
+    assert [kernel.name for kernel in garbage.kernels] == [archive.name]
     assert not archive.exists()
 
 

@@ -73,8 +73,8 @@ def collector() -> Iterator[Collector]:
 
 def attributes(span: Span) -> dict[str, object]:
     return {
-        one.key: getattr(one.value, one.value.WhichOneof("value") or "string_value")
-        for one in span.attributes
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value") or "string_value")
+        for attribute in span.attributes
     }
 
 

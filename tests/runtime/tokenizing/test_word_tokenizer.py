@@ -130,7 +130,7 @@ def test_so_are_those_of_all_paragraphs_of_the_standard_library(folder: Callable
 @pytest.mark.parametrize("folder", [minilm_folder, model2vec_folder], ids=["WordPiece", "Unigram"])
 def test_so_are_those_of_every_character_of_the_first_plane(folder: Callable[[], Path]) -> None:
     characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
-    check_texts(*pretrained(folder), [f"a{one}b {one}{one}" for one in characters])
+    check_texts(*pretrained(folder), [f"a{character}b {character}{character}" for character in characters])
 
 
 @pytest.mark.parametrize("more", [0, MIN_FLAT_TEXTS], ids=["few", "many"])
