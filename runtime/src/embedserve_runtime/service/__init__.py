@@ -8,7 +8,7 @@ Every dialect of the API comes through here, so what a request means is decided 
     types           requests and results
     served_model    the model that answers
     micro_batching  small queries, many at a time
-    fair_threads    threads that clients take turns on
+    fair_thread_pool    threads that clients take turns on
     roles           the role of inputs, and their prompt
     chunking        long texts in chunks, parts of one text
     pair_budgets    pairs cut to budgets of tokens

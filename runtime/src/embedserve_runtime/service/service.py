@@ -26,7 +26,7 @@ from embedserve_runtime.model.heads.description import ClassifierHead
 from embedserve_runtime.scheduling.batches import BatchRequest, RequestDispatcher
 from embedserve_runtime.service.coalescing import RequestCoalescer, can_coalesce
 from embedserve_runtime.service.current_client import begin_part, get_client
-from embedserve_runtime.service.fair_threads import FairThreads
+from embedserve_runtime.service.fair_thread_pool import FairThreadPool
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.output_names import OUTPUT_NAMES, name_outputs
@@ -99,7 +99,7 @@ class InferenceService:
         self._coalescer = RequestCoalescer(
             self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
         )
-        self._threads = FairThreads(TOKENIZER_THREADS, "tokenizer", clock)
+        self._threads = FairThreadPool(TOKENIZER_THREADS, "tokenizer", clock)
         self.other_tasks = [
             InferenceService(model_of_task, tokenizer, dispatcher, batching, clock)
             for model_of_task in model.list_other_tasks()

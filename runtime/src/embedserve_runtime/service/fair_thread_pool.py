@@ -21,8 +21,8 @@ SHARED_SECONDS = 60.0
 _Work = tuple[asyncio.Future[Any], Callable[[], Any]]
 
 
-class FairThreads:
-    """Runs functions on a few threads. It belongs to one event loop.
+class FairThreadPool:
+    """A thread pool that serves clients in turn. It belongs to one event loop.
 
     Clients take turns, and a client that runs something leaves one thread free for the others while there are others.
     Requests whose clients are not told apart are those of one, to which all of this is as to a client alone. What waits
@@ -42,9 +42,8 @@ class FairThreads:
     async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a function for the client of the present task, and return what it returns or raise what it raises."""
         name = get_client_name()
-        self._last_uses = [(name, self._clock()), *(entry for entry in self._last_uses if entry[0] != name)][
-            :2
-        ]
+        earlier = [entry for entry in self._last_uses if entry[0] != name]
+        self._last_uses = [(name, self._clock()), *earlier[:1]]
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, deque()).append((future, partial(function, *arguments)))
         self._start_waiting()

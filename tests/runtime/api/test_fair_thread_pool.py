@@ -11,7 +11,7 @@ import pytest
 
 from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.service.current_client import begin_request
-from embedserve_runtime.service.fair_threads import SHARED_SECONDS, FairThreads
+from embedserve_runtime.service.fair_thread_pool import SHARED_SECONDS, FairThreadPool
 
 THREADS = 2
 
@@ -21,7 +21,7 @@ class Work:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.threads = FairThreads(THREADS, "test", lambda: self.now)
+        self.threads = FairThreadPool(THREADS, "test", lambda: self.now)
         self.begun: list[str | None] = []
         self._has_begun = asyncio.Semaphore(0)
         self._gates: list[threading.Event] = []
@@ -139,7 +139,7 @@ def raise_value_error() -> None:
     ],
 )
 async def test_the_outcome_is_that_of_the_function(function: Callable[[], object], want: object) -> None:
-    threads = FairThreads(THREADS, "test", lambda: 0.0)
+    threads = FairThreadPool(THREADS, "test", lambda: 0.0)
     (got,) = await asyncio.gather(threads.run(function), return_exceptions=True)
     assert repr(got) == repr(want)
     threads.close()
