@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.census.built import Built, Results
-from tests.census.kinds import build_kind, judge_kind
+from tests.census.kinds import Verdict, build_kind, judge_kind
 from tests.census.other_folders import M3_TEXTS
 from tests.census.repositories import Kind, read_repositories
 from tests.census.rerank_folders import PAIRS
@@ -84,13 +84,15 @@ class Comparison:
     ask: Mapping[str, Any]
 
 
-def prepare(pair: Pair, folder: Path) -> Comparison | None:
-    """Write the folders of a pair; None for a kind that is not served, or is compared in a test of its own."""
+def prepare(pair: Pair, folder: Path) -> Comparison | Verdict:
+    """Write the folders of a pair; what the runtime makes of its kind where that is not served, or compared in a test
+    of its own."""
     newest = folder / "version_5"
     newest.mkdir(parents=True)
     built = build_kind(pair.kind, newest)
-    if not judge_kind(built).is_served or built.results is None:
-        return None
+    verdict = judge_kind(built)
+    if not verdict.is_served or built.results is None:
+        return verdict
     # The name of a folder can say which model it is.
     served = write_for_version_4(built.folder, folder / "version_4" / built.folder.name)
     read = served
