@@ -147,6 +147,6 @@ def test_a_service_changes_its_autoscaler_and_back_without_losing_a_pod(
             print(
                 f"\nwith the chart's upgrade, {time.monotonic() - began:.0f} s until one autoscaler was left"
             )
-            scaled.wait_condition("ScalingActive", "True", "Scaling")
+        scaled.wait_condition("ScalingActive", "True", "Scaling")
     assert load.failed == []
     assert min(replicas) >= 2
