@@ -167,3 +167,42 @@ async def test_the_log_of_a_request_names_its_client(caplog: pytest.LogCaptureFi
         ) as server:
             await embed(server, "acme", ["a"])
     assert [record.client for record in caplog.records if record.getMessage() == "request"] == ["acme"]  # type: ignore[attr-defined]
+
+
+async def test_each_of_equal_requests_in_flight_is_held_against_the_rates_and_counted() -> None:
+    gate = GatedRun()
+    clients = ClientIdentifier(header=b"x-tenant", requests_per_minute=4)
+    async with serve_in_process(gate, clients=clients) as server:
+        first = asyncio.create_task(embed(server, "a", ["same text"]))
+        await asyncio.to_thread(gate.entered.acquire)
+        others = [asyncio.create_task(embed(server, "a", ["same text"])) for _ in range(9)]
+        while server.get_metric("embedserve_requests_in_flight") != 10:  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+        gate.release()
+        statuses = await asyncio.gather(first, *others)
+        requests = await read_counts(server, "embedserve_client_requests_total")
+        inputs = await read_counts(server, "embedserve_client_inputs_total")
+        tokens = await read_counts(server, "embedserve_client_tokens_total")
+    assert (statuses.count(200), statuses.count(429)) == (4, 6)
+    assert len(gate.batches) == 1
+    assert requests == {("a", ""): 4.0, ("a", "RateLimited"): 6.0}
+    assert inputs == {("a",): 4.0}
+    assert tokens == {("a",): 4.0 * sum(gate.batches[0].lengths)}
+
+
+@pytest.mark.parametrize("count", [3, 200])
+async def test_a_text_that_a_request_has_several_times_is_counted_each_time(count: int) -> None:
+    async with serve_in_process(clients=ClientIdentifier(header=b"x-tenant")) as server:
+        await embed(server, "once", ["foo bar"])
+        await embed(server, "often", ["foo bar"] * count)
+        inputs = await read_counts(server, "embedserve_client_inputs_total")
+        tokens = await read_counts(server, "embedserve_client_tokens_total")
+    assert inputs[("often",)] == count
+    assert tokens[("often",)] == count * tokens[("once",)]
+
+
+async def test_repeats_of_a_text_are_held_against_the_tokens_a_minute() -> None:
+    clients = ClientIdentifier(header=b"x-tenant", tokens_per_minute=20)
+    async with serve_in_process(clients=clients) as server:
+        assert await embed(server, "a", ["foo"] * 4) == 200
+        assert await embed(server, "a", ["foo"] * 4) == 429

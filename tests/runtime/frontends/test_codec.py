@@ -251,14 +251,22 @@ CONTRADICTIONS: dict[str, Submit] = {
     "attention of fewer sequences": replace(SUBMIT, attended_lengths=ids(1)),
     "tasks of fewer sequences": replace(SUBMIT, tasks=ids(1)),
     "a deadline that is no number": replace(SUBMIT, deadline=float("nan")),
+    "repeats of fewer sequences": replace(SUBMIT, repeats=[2]),
     "nothing wanted": replace(SUBMIT, outputs=OutputKind(0)),
 }
 
 
 @pytest.mark.parametrize("message", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_a_request_that_contradicts_itself_is_refused(message: Submit) -> None:
-    with pytest.raises(ValueError, match=r"a request with|token ids of|marks of"):
+    with pytest.raises(ValueError, match=r"a request with|token ids of|marks of|repeats of"):
         message.build_batch_request()
+
+
+@pytest.mark.parametrize("sequences", [[ids(1, 2), ids(3)], [TokenSequence(ids(1), task=1), ids(3)]])
+def test_repeats_of_a_request_arrive_with_it(sequences: Sequence[Tokens]) -> None:
+    message = at_the_engine(Submit.build(1, BatchRequest(sequences, OutputKind.DENSE, repeats=[2, 1]), 9.0))
+    assert isinstance(message, Submit)
+    assert message.build_batch_request().repeats == [2, 1]
 
 
 @pytest.mark.parametrize("length", [0, -1])

@@ -15,6 +15,7 @@ from embedserve_runtime.errors import (
     EngineFailure,
     NotReady,
     Overloaded,
+    RateLimited,
 )
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 from embedserve_runtime.forward.batch import PackedBatch
@@ -25,6 +26,7 @@ from embedserve_runtime.frontends.messages import (
     StatusChanged,
 )
 from embedserve_runtime.scheduling.batches import CompletedRequest
+from embedserve_runtime.scheduling.clients import Client
 from embedserve_runtime.scheduling.policy import Limits, QueueDepth
 from tests.runtime.frontends.channel_kit import (
     LATER,
@@ -242,3 +244,13 @@ async def test_no_message_is_lost_to_a_front_end_that_does_not_read() -> None:
         gate.release()
         with pytest.raises(NotReady):
             await first
+
+
+async def test_inputs_that_did_not_run_are_held_against_the_rate_that_all_front_ends_share() -> None:
+    client = Client("search", tokens_per_minute=10)
+    async with served(build_mean_run(), front_ends=2) as server:
+        one, other = server.front_ends
+        await one.dispatcher.meter_reused(client, 2, 6)
+        with pytest.raises(RateLimited) as refused:
+            await other.dispatcher.meter_reused(client, 2, 6)
+    assert refused.value.retry_after > 0

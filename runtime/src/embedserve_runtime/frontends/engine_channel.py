@@ -15,6 +15,7 @@ from functools import partial
 import zmq
 
 from embedserve_runtime.errors import EmbedserveError, FrontEndFailure, NotReady
+from embedserve_runtime.forward.outputs import ModelOutput
 from embedserve_runtime.frontends.codec import MessageEncoder, engine_decoder
 from embedserve_runtime.frontends.message_socket import MessageSocket
 from embedserve_runtime.frontends.messages import (
@@ -23,6 +24,7 @@ from embedserve_runtime.frontends.messages import (
     FrontEndMessage,
     Heartbeat,
     Hello,
+    MeterReused,
     MetricsPageRequest,
     MetricsPageResponse,
     QueueDepthChanged,
@@ -223,6 +225,8 @@ class Peer:
                 self._submit(message)
             case Abort():
                 self._abort(message.request_id)
+            case MeterReused():
+                self._meter_reused(message)
             case MetricsPageRequest():
                 self.send(MetricsPageResponse(message.request_id, self._channel.metrics_page()))
             case Hello():
@@ -249,6 +253,14 @@ class Peer:
         else:
             self._running[message.request_id] = admitted_id
         self._channel.queue_changed()
+
+    def _meter_reused(self, message: MeterReused) -> None:
+        try:
+            self._channel.dispatcher.count_reused(message.client, message.inputs, message.tokens)
+        except EmbedserveError as error:
+            self.send(RequestFailed.build(message.request_id, error))
+        else:
+            self.send(RequestCompleted(message.request_id, CompletedRequest(ModelOutput(), 0.0, 0.0)))
 
     def _abort(self, request_id: int) -> None:
         admitted_id = self._running.pop(request_id, None)

@@ -51,7 +51,8 @@ class Submit(Message, frozen=True):
 
     deadline: of the monotonic clock, which all processes of a machine share.
 
-    lengths: of its sequences, in tokens; the other arrays are those of a `PackedBatch`.
+    lengths: of its sequences, in tokens. repeats: how many times the client's request has each of them; None: once. The
+    other arrays are those of a `PackedBatch`.
     """
 
     request_id: int
@@ -66,6 +67,7 @@ class Submit(Message, frozen=True):
     is_query_mask: BoolArray | None
     attended_lengths: Int32Array | None
     tasks: Int32Array | None
+    repeats: list[Annotated[int, Meta(ge=1)]] | None = None
 
     @classmethod
     def build(cls, request_id: int, batch_request: BatchRequest, deadline: float) -> Submit:
@@ -83,6 +85,7 @@ class Submit(Message, frozen=True):
             batch.queries,
             batch.attended_lengths,
             batch.tasks,
+            None if batch_request.repeats is None else list(batch_request.repeats),
         )
 
     def build_batch_request(self) -> BatchRequest:
@@ -99,12 +102,14 @@ class Submit(Message, frozen=True):
         # Engines get arrays that can be written: torch warns of others.
         flat = FlatTokens(ids if ids.flags.writeable else ids.copy(), cu_seqlens)
         marks = (self.pool_starts, self.is_query_mask, self.attended_lengths, self.tasks)
+        if self.repeats is not None and len(self.repeats) != len(self.lengths):
+            raise ValueError(f"{len(self.repeats)} repeats of {sequences} sequences")
         if self.token_types is None and all(mark is None for mark in marks):
-            return BatchRequest(flat, self.outputs, self.max_bytes, self.client)
+            return BatchRequest(flat, self.outputs, self.max_bytes, self.client, self.repeats)
         _check_shape(self.token_types, tokens)
         for mark in marks:
             _check_shape(mark, sequences)
-        return BatchRequest(self._marked(flat), self.outputs, self.max_bytes, self.client)
+        return BatchRequest(self._marked(flat), self.outputs, self.max_bytes, self.client, self.repeats)
 
     def _marked(self, ids: FlatTokens) -> list[TokenSequence]:
         count = len(ids)
@@ -125,13 +130,25 @@ class Abort(Message, frozen=True):
     request_id: int
 
 
+class MeterReused(Message, frozen=True):
+    """Counts inputs of a client that were answered by what ran for another request.
+
+    A RequestCompleted without results answers it, or a RequestFailed where the client has used up its rate.
+    """
+
+    request_id: int
+    client: Client
+    inputs: Annotated[int, Meta(ge=1)]
+    tokens: Annotated[int, Meta(ge=0)]
+
+
 class MetricsPageRequest(Message, frozen=True):
     """A scrape that came in at a front end; the engine's process has all counts."""
 
     request_id: int
 
 
-FrontEndMessage: TypeAlias = Hello | Ready | Heartbeat | Submit | Abort | MetricsPageRequest
+FrontEndMessage: TypeAlias = Hello | Ready | Heartbeat | Submit | Abort | MeterReused | MetricsPageRequest
 
 
 # -- from the engine's process

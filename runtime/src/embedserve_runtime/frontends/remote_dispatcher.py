@@ -10,6 +10,7 @@ from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.frontends.messages import (
     Abort,
     FrontEndMessage,
+    MeterReused,
     QueueDepthChanged,
     RequestCompleted,
     RequestFailed,
@@ -46,12 +47,19 @@ class RemoteDispatcher:
         del client  # shares and rates are known in the engine's process alone
         self._queue_depth.check_room(self._limits, inputs, 0)
 
+    async def meter_reused(self, client: Client, inputs: int, tokens: int) -> None:
+        def start(settle: RequestCallback) -> int:
+            request_id = self._wait_for_answer(settle)
+            self._channel.send(MeterReused(request_id, client, inputs, tokens))
+            return request_id
+
+        await wait_for_outcome(start, self.abort)
+
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
         return await wait_for_outcome(partial(self.start, request, deadline), self.abort)
 
     def start(self, request: BatchRequest, deadline: float, settle: RequestCallback) -> int:
-        request_id = next(self._request_ids)
-        self._waiting[request_id] = settle
+        request_id = self._wait_for_answer(settle)
         self._channel.send(Submit.build(request_id, request, deadline))
         return request_id
 
@@ -67,6 +75,12 @@ class RemoteDispatcher:
                 self._settle(message.request_id, message.completed)
             case RequestFailed():
                 self._settle(message.request_id, message.build_error())
+
+    def _wait_for_answer(self, settle: RequestCallback) -> int:
+        """Return a new request id, whose answer `settle` is called with."""
+        request_id = next(self._request_ids)
+        self._waiting[request_id] = settle
+        return request_id
 
     def _settle(self, request_id: int, outcome: CompletedRequest | EmbedserveError) -> None:
         if settle := self._waiting.pop(request_id, None):  # else aborted meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,13 +31,20 @@ class BatchRequest(Struct, frozen=True):
     """The sequences of a request and the outputs that it asks for.
 
     max_bytes: bound on the results that differ in length; None for no bound. client: who sends it, where clients are
-    told apart.
+    told apart. repeats: how many times the client's request has each of the sequences; None: once.
     """
 
     sequences: Sequence[Tokens]
     outputs: OutputKind
     max_bytes: int | None = None
     client: Client | None = None
+    repeats: Sequence[int] | None = None
+
+    def count_usage(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """Return the inputs and the tokens that the client has sent. lengths: of the sequences, in tokens."""
+        if self.repeats is None:
+            return len(lengths), sum(lengths)
+        return sum(self.repeats), sum(map(operator.mul, lengths, self.repeats))
 
 
 RequestCallback = Callable[[CompletedRequest | EmbedserveError], None]
@@ -65,6 +73,10 @@ class RequestDispatcher(Protocol):
 
     def abort(self, request_id: int) -> None:
         """Take what still waits out of the queue and settle it no more; settled ones are not known."""
+        ...
+
+    async def meter_reused(self, client: Client, inputs: int, tokens: int) -> None:
+        """Count inputs of a client that were answered by what ran for another request. Raises RateLimited."""
         ...
 
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:

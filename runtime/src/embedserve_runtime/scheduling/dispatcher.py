@@ -147,6 +147,17 @@ class Dispatcher:
             self._rates.check(client, 0, self._clock())
             self._queue.check_room(inputs, 0, client.name)
 
+    async def meter_reused(self, client: Client, inputs: int, tokens: int) -> None:
+        """Count inputs of a client that were answered by what ran for another request. Raises RateLimited."""
+        self.count_reused(client, inputs, tokens)
+
+    def count_reused(self, client: Client, inputs: int, tokens: int) -> None:
+        """Count inputs of a client that take no place in the queue. Raises RateLimited."""
+        now = self._clock()
+        with self._counted(client, inputs, tokens):
+            self._rates.check(client, tokens, now)
+            self._rates.take(client, tokens, now)
+
     async def submit(self, request: BatchRequest, deadline: float) -> CompletedRequest:
         """Run a request and wait for its results."""
         return await wait_for_outcome(partial(self.start, request, deadline), self.abort)
@@ -183,8 +194,8 @@ class Dispatcher:
 
         What the queue refuses uses up no rate.
         """
-        tokens = sum(lengths)
-        with self._counted(client, len(lengths), tokens):
+        inputs, tokens = admitted.request.count_usage(lengths)
+        with self._counted(client, inputs, tokens):
             self._rates.check(client, tokens, admitted.admitted_at)
             self._admit(admitted, lengths, deadline, client.name)
             self._rates.take(client, tokens, admitted.admitted_at)

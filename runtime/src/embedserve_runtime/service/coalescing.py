@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -19,7 +20,8 @@ from msgspec.structs import replace
 from embedserve_runtime.errors import DeadlineExceeded, EmptyInput, InputTooLong, InvalidInput
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.outputs import OutputKind
-from embedserve_runtime.service.current_client import get_client_name
+from embedserve_runtime.scheduling.clients import Client
+from embedserve_runtime.service.current_client import begin_part, get_client_name
 from embedserve_runtime.service.types import EmbedQuery, EmbedResult, RequestUsage, Timings
 
 # A request of more inputs is a corpus, which seldom repeats itself, and looking for all of them would hold up the event
@@ -30,6 +32,8 @@ _ENTRY_BYTES = 600
 
 Key: TypeAlias = tuple[str, tuple[object, ...]]
 RunQuery: TypeAlias = Callable[[EmbedQuery, float], Awaitable[EmbedResult]]
+MeterReused: TypeAlias = Callable[[Client, int, int], Awaitable[None]]
+"""Counts inputs of a client that did not run, and their tokens; raises RateLimited."""
 
 
 class _Row(NamedTuple):
@@ -84,10 +88,16 @@ class RequestCoalescer:
     """
 
     def __init__(
-        self, run: RunQuery, clock: Callable[[], float], cache_bytes: int, cache_seconds: float
+        self,
+        run: RunQuery,
+        meter_reused: MeterReused,
+        clock: Callable[[], float],
+        cache_bytes: int,
+        cache_seconds: float,
     ) -> None:
         """run: embeds a query that was checked, given when it came. cache_bytes: 0 keeps nothing."""
         self._run_query = run
+        self._meter_reused = meter_reused
         self._clock = clock
         self._running: dict[Key, tuple[_Run, int]] = {}
         self._cache: TTLCache[Key, _Row] | None = (
@@ -107,26 +117,28 @@ class RequestCoalescer:
             return await self._run(keys, query, started)  # nearly all requests of a server without a cache
         cached: dict[Key, _Row] = {}
         joined: dict[Key, tuple[_Run, int]] = {}
-        own: dict[Key, None] = {}
+        own: Counter[Key] = Counter()
         for key in keys:
             if (row := self._look_up(key)) is not None:
                 cached[key] = row
             elif (shared := self._find_run(key, len(keys))) is not None:
                 joined[key] = shared
             else:
-                own[key] = None
+                own[key] += 1
         if len(own) == len(keys):
             return await self._run(keys, query, started)
         rows, timings = dict(cached), Timings(0.0, 0.0, 0.0, 0.0)
         try:
             if own:
-                timings = await self._run_into(rows, [*own], query, started)
+                timings = await self._run_into(rows, own, query, started)
             lost = await self._join(rows, joined, deadline)
             if lost:  # whoever ran them has failed or gone away, which need not happen to this request
-                timings = await self._run_into(rows, lost, query, started)
+                lost_counts = Counter(key for key in keys if key in lost)
+                timings = await self._run_into(rows, lost_counts, query, started)
         except (EmptyInput, InvalidInput, InputTooLong):
             # The message names an input by its index among those that ran: what all of them give names the right one.
             return await self._run_query(query, started)
+        await self._meter([rows[key].tokens for key in keys if key in joined and key not in lost])
         in_cache = sum(key in cached for key in keys)
         usage = RequestUsage(
             [rows[key].tokens for key in keys],
@@ -136,6 +148,11 @@ class RequestCoalescer:
             joined=len(keys) - len(own) - in_cache,
         )
         return EmbedResult(np.stack([rows[key].vector for key in keys]), usage)
+
+    async def _meter(self, lengths: Sequence[int]) -> None:
+        """Count inputs that ran for other requests of the same client. lengths: in tokens. Raises RateLimited."""
+        if lengths and (client := begin_part()) is not None:
+            await self._meter_reused(client, len(lengths), sum(lengths))
 
     def _find_run(self, key: Key, size: int) -> tuple[_Run, int] | None:
         """Return the run that has an input, and the input's index in it.
@@ -164,9 +181,12 @@ class RequestCoalescer:
         return result
 
     async def _run_into(
-        self, rows: dict[Key, _Row], keys: Sequence[Key], query: EmbedQuery, started: float
+        self, rows: dict[Key, _Row], counts: Mapping[Key, int], query: EmbedQuery, started: float
     ) -> Timings:
-        result = await self._run(keys, replace(query, inputs=[text for text, _ in keys]), started)
+        """Run inputs into their rows. counts: how many times the request has each of them."""
+        keys = [*counts]
+        own = replace(query, inputs=[text for text, _ in keys], repeats=[*counts.values()])
+        result = await self._run(keys, own, started)
         for index, key in enumerate(keys):
             rows[key] = _Row(result.dense[index], result.usage.lengths[index])
         return result.usage.timings

@@ -190,7 +190,10 @@ class MicroBatcher:
 
     def _submit(self, request: PendingRequest) -> None:
         try:
-            batch_request = BatchRequest(request.sequences, request.query.outputs, client=request.client)
+            query = request.query
+            batch_request = BatchRequest(
+                request.sequences, query.outputs, client=request.client, repeats=query.repeats
+            )
             on_outcome = partial(self._complete, request)
             request.request_id = self._dispatcher.start(batch_request, request.deadline, on_outcome)
         except EmbedserveError as error:

@@ -97,7 +97,7 @@ class InferenceService:
         self._find_missing_output = cache(lambda requested: next(iter(requested & ~outputs), None))
         self._micro_batcher = MicroBatcher(card, dispatcher, clock)
         self._coalescer = RequestCoalescer(
-            self._embed_all, clock, batching.cache_bytes, batching.cache_seconds
+            self._embed_all, dispatcher.meter_reused, clock, batching.cache_bytes, batching.cache_seconds
         )
         self._threads = FairThreadPool(TOKENIZER_THREADS, "tokenizer", clock)
         self.other_tasks = [
@@ -127,11 +127,12 @@ class InferenceService:
             lambda: self._select_encoder(query).encode(query.inputs, prompt, self._truncation_rules(query)),
             self._compute_deadline(started, query.timeout),
         )
+        max_bytes = self.batching.max_hidden_bytes
         if query.outputs & (OutputKind.HIDDEN | OutputKind.MULTI_VECTOR) or query.spans is not None:
-            check_hidden_size(self.card, sum(map(len, sequences)), self.batching.max_hidden_bytes)
+            check_hidden_size(self.card, sum(map(len, sequences)), max_bytes)
         span_tokens = await self._find_span_tokens(query, prompt)
         outputs = query.outputs if query.spans is None else query.outputs | OutputKind.HIDDEN
-        request = BatchRequest(sequences, outputs, self.batching.max_hidden_bytes, begin_part())
+        request = BatchRequest(sequences, outputs, max_bytes, begin_part(), query.repeats)
         results, usage = await self._submit(request, characters, started, query.timeout)
         if results.nbytes <= MAX_INLINE_BYTES and query.pool_factor is None:
             finished = postprocess_outputs(self.card, results, query, span_tokens)
@@ -228,8 +229,7 @@ class InferenceService:
         )
 
     def _reader(self, query: EmbedQuery) -> TextTokenizer:
-        """Return the tokenizer of the inputs' role. Raises InvalidInput where inputs are neither queries nor
-        documents."""
+        """Return the tokenizer of the inputs' role. Raises InvalidInput where they can have none."""
         return self._tokenizer.queries if is_query(self.card, query) else self._tokenizer
 
     def token_texts(self, ids: Int32Array) -> list[str]:

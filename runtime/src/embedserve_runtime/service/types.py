@@ -35,6 +35,7 @@ class EmbedQuery(Struct, frozen=True):
     spans: for each input the parts of its text, in code points, that get vectors too (late chunking).
     pool_factor: the factor by which the token vectors of each input are reduced; at least 1.
     reuse: whether vectors of equal inputs that are cached or running may be taken.
+    repeats: how many times the request has each of the inputs; None: once.
     """
 
     inputs: Sequence[Input]
@@ -54,6 +55,7 @@ class EmbedQuery(Struct, frozen=True):
     spans: Sequence[Sequence[Span]] | None = None
     max_tokens: int | None = None
     reuse: bool = True
+    repeats: Sequence[int] | None = None
 
 
 class Timings(Struct, frozen=True):
