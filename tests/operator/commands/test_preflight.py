@@ -19,7 +19,7 @@ from embedserve_operator.commands.preflight.assess import (
     format_report,
 )
 from embedserve_operator.commands.preflight.facts import (
-    ApiService,
+    ApiServiceFact,
     ClusterFacts,
     Expectations,
     FeatureUse,
@@ -32,14 +32,16 @@ from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.permissions import Permission
 from tests.operator.api_server import ApiServer, serving, status, write_kubeconfig
 
-OURS = ApiService(
+OURS = ApiServiceFact(
     "v1beta2.custom.metrics.k8s.io", "custom.metrics.k8s.io", "embedserve-system/adapter", is_ours=True
 )
-FOREIGN = ApiService(
+FOREIGN = ApiServiceFact(
     "v1beta1.custom.metrics.k8s.io", "custom.metrics.k8s.io", "monitoring/prometheus-adapter"
 )
-CPU = ApiService("v1beta1.metrics.k8s.io", "metrics.k8s.io", "kube-system/metrics-server")
-DEAD = ApiService("v1.dead.example", "dead.example", "old/gone", is_available=False, message="no endpoints")
+CPU = ApiServiceFact("v1beta1.metrics.k8s.io", "metrics.k8s.io", "kube-system/metrics-server")
+DEAD = ApiServiceFact(
+    "v1.dead.example", "dead.example", "old/gone", is_available=False, message="no endpoints"
+)
 BEFORE = Expectations()
 GOOD = ClusterFacts(
     version=(1, 34),

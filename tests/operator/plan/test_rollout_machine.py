@@ -158,7 +158,7 @@ class ModelChanges(RuleBasedStateMachine):
         is_busy = cluster.run_pass(writes)
         new = cluster.serving_revision
         if waiting is not None and new == old:
-            assert cluster.find_template(old) == waiting, "its pods were replaced out of turn"
+            assert cluster.find_template(old) == waiting, "its pods were replaced without a slot"
         if before:
             assert cluster.list_spaces(new), "the name has lost its ready pods"
         if new != old and new is not None:
@@ -175,16 +175,16 @@ class ModelChanges(RuleBasedStateMachine):
         return is_busy
 
     def _find_template_that_waits(self) -> str | None:
-        """The template of what serves, where the user asks for nothing that it has not and it is not its turn."""
+        """The template of what serves, where the user asks for nothing that it has not and it has no upgrade slot."""
         cluster = self.cluster
         deployment = cluster.find_deployment(cluster.serving_revision or "")
         if deployment is None or not cluster.list_spaces(cluster.serving_revision):
             return None
         annotations = deployment["metadata"]["annotations"]
         is_followed = annotations.get(GENERATION) == str(cluster.generation)
-        has_turn = bool(annotations.get(UPGRADE))
+        has_slot = bool(annotations.get(UPGRADE))
         is_free = not cluster.upgrade.failed and cluster.upgrade.rolling < SETTINGS.max_concurrent_upgrades
-        if has_turn or is_free or not is_followed or not deployment["status"]["readyReplicas"]:
+        if has_slot or is_free or not is_followed or not deployment["status"]["readyReplicas"]:
             return None
         return cluster.find_template(cluster.serving_revision)
 

@@ -1,4 +1,4 @@
-"""Upgrades of the operator that change pods: services take turns, and what the user edits waits for nobody."""
+"""Upgrades of the operator that change pods: services wait for slots, and what the user edits waits for nobody."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from embedserve_operator.manifests.metadata import GENERATION, UPGRADE
 from embedserve_operator.plan.upgrade_cases import (
     PodsState,
+    SlotState,
     TemplateChange,
-    Turn,
     UpgradeFacts,
     UpgradeStep,
     decide_upgrade,
@@ -24,10 +24,14 @@ from tests.operator.plan.stepped import SteppedCluster
 EVERY = [
     UpgradeFacts(*values)
     for values in product(
-        get_args(UpgradePhase), get_args(TemplateChange), get_args(PodsState), (True, False), get_args(Turn)
+        get_args(UpgradePhase),
+        get_args(TemplateChange),
+        get_args(PodsState),
+        (True, False),
+        get_args(SlotState),
     )
 ]
-UPGRADED = UpgradeFacts("", "Upgraded", "Ready", has_ready_pods=True, turn="Free")
+UPGRADED = UpgradeFacts("", "Upgraded", "Ready", has_ready_pods=True, slot="Free")
 BUSY, STOPPED = UpgradeProgress(rolling=5), UpgradeProgress(rolling=1, failed=1)
 EDIT = {"resources": {"limits": {"memory": "2Gi"}}}
 
@@ -37,11 +41,11 @@ def test_every_case_keeps_the_promises(facts: UpgradeFacts) -> None:
     step = decide_upgrade(facts)
     if step in ("Wait", "Stop"):
         assert facts.template == "Upgraded", "what the user edits is never delayed"
-        assert facts.phase == "", "who has a turn keeps it"
+        assert facts.phase == "", "who has a slot keeps it"
         assert facts.has_ready_pods, "nothing is gained by keeping pods that do not answer"
-        assert facts.turn == {"Wait": "Taken", "Stop": "Stopped"}[step]
+        assert facts.slot == {"Wait": "Taken", "Stop": "Stopped"}[step]
     elif step == "Begin":
-        assert (facts.phase, facts.template, facts.turn) == ("", "Upgraded", "Free")
+        assert (facts.phase, facts.template, facts.slot) == ("", "Upgraded", "Free")
     elif step == "Finish":
         assert facts.phase
         assert (facts.template, facts.pods) == ("None", "Ready")
@@ -57,19 +61,19 @@ def test_every_case_keeps_the_promises(facts: UpgradeFacts) -> None:
 @pytest.mark.parametrize(
     ("facts", "want"),
     [
-        pytest.param(UPGRADED, "Begin", id="a free turn is taken"),
-        pytest.param(UPGRADED._replace(turn="Taken"), "Wait", id="too many roll"),
-        pytest.param(UPGRADED._replace(turn="Stopped"), "Stop", id="another one has failed"),
+        pytest.param(UPGRADED, "Begin", id="a free slot is taken"),
+        pytest.param(UPGRADED._replace(slot="Taken"), "Wait", id="too many roll"),
+        pytest.param(UPGRADED._replace(slot="Stopped"), "Stop", id="another one has failed"),
         pytest.param(
-            UPGRADED._replace(template="Edited", turn="Stopped"), "Unaffected", id="the user's edit"
+            UPGRADED._replace(template="Edited", slot="Stopped"), "Unaffected", id="the user's edit"
         ),
         pytest.param(UPGRADED._replace(template="None"), "Unaffected", id="nothing changes"),
         pytest.param(
-            UPGRADED._replace(pods="Failing", has_ready_pods=False, turn="Stopped"),
+            UPGRADED._replace(pods="Failing", has_ready_pods=False, slot="Stopped"),
             "Unaffected",
             id="no pod answers: the upgrade may mend it",
         ),
-        pytest.param(UPGRADED._replace(phase="Failed", turn="Stopped"), "Roll", id="a release that mends"),
+        pytest.param(UPGRADED._replace(phase="Failed", slot="Stopped"), "Roll", id="a release that mends"),
         pytest.param(UpgradeFacts("Rolling", "None", "Starting", True, "Free"), "Roll", id="pods start"),
         pytest.param(UpgradeFacts("Rolling", "None", "Ready", True, "Free"), "Finish", id="pods are ready"),
         pytest.param(UpgradeFacts("Rolling", "None", "Failing", True, "Free"), "Fail", id="pods fail"),
@@ -123,7 +127,7 @@ def conditions(cluster: SteppedCluster) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_a_service_takes_its_turn_and_gives_it_back() -> None:
+def test_a_service_takes_its_slot_and_gives_it_back() -> None:
     cluster = start()
     before = template(cluster)
     cluster.upgrade_operator("runtime:2")
@@ -140,7 +144,7 @@ def test_a_service_takes_its_turn_and_gives_it_back() -> None:
 @pytest.mark.parametrize(
     ("progress", "reason"), [(BUSY, "WaitingForTurn"), (STOPPED, "UpgradeStopped")], ids=["busy", "stopped"]
 )
-def test_a_service_waits_as_it_is_until_it_is_its_turn(progress: UpgradeProgress, reason: str) -> None:
+def test_a_service_waits_as_it_is_until_a_slot_is_free(progress: UpgradeProgress, reason: str) -> None:
     cluster = start()
     before = template(cluster)
     cluster.upgrade = progress
@@ -192,7 +196,7 @@ def test_pods_that_fail_after_an_upgrade_say_so_until_another_release_mends_them
     assert conditions(cluster) == {"Ready": ("True", "Serving")}
 
 
-def test_what_serves_while_another_model_is_prepared_waits_for_its_turn_too() -> None:
+def test_what_serves_while_another_model_is_prepared_waits_for_a_slot_too() -> None:
     cluster = start()
     cluster.broken = frozenset({OTHER_REPO})
     cluster.apply({**cluster.spec, "model": hub_spec(OTHER_REPO)["model"]})

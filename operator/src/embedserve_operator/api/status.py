@@ -119,7 +119,7 @@ class Fetching(Model):
     """At that rate; absent while there is none."""
 
 
-class ServedModel(Model):
+class ModelStatus(Model):
     """The model that is served now."""
 
     source: str
@@ -300,7 +300,7 @@ class EmbeddingServiceStatus(Model):
     """Where the service answers."""
     vector_space: VectorSpace | None = None
     """Which vectors are served."""
-    model: ServedModel | None = None
+    model: ModelStatus | None = None
     """The model that is served now."""
     fetch: FetchStatus | None = None
     """How the model that the spec asks for comes into the cache; absent without one."""

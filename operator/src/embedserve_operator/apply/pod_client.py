@@ -159,12 +159,12 @@ class PodClient:
                 request = self._session.request(
                     method, url, data=content, headers=headers, timeout=bound, allow_redirects=False
                 )
-                return await _read_answer(request)
+                return await _read_response(request)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return 0, _describe_connection_error(error)
 
 
-async def _read_answer(request: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> tuple[int, str]:
+async def _read_response(request: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> tuple[int, str]:
     """Send a request; return the status and the text of the answer, of which no more than some is read."""
     content = b""
     async with request as answer:
@@ -181,7 +181,7 @@ def _describe_connection_error(error: Exception) -> str:
     return f"{message}; {_MESH_ADVICE}" if is_reset else message
 
 
-class _ProgressAnswer(View):
+class _ProgressResponse(View):
     """Holds what a pod answers about the progress of its fetch."""
 
     phase: Text
@@ -192,7 +192,7 @@ class _ProgressAnswer(View):
 
 
 def _parse_progress(status: int, answer: str) -> FetchProgress | None:
-    parsed = _ProgressAnswer.parse_json(answer)
+    parsed = _ProgressResponse.parse_json(answer)
     if status != HTTPStatus.OK or not parsed.phase:
         return None
     return FetchProgress(
@@ -204,7 +204,7 @@ def _parse_progress(status: int, answer: str) -> FetchProgress | None:
     )
 
 
-class _SelfCheckAnswer(View):
+class _SelfCheckResponse(View):
     """Holds what a pod answers to a self-check."""
 
     vector_space: Text = Field(alias="vector_space")
@@ -217,7 +217,7 @@ class _SelfCheckAnswer(View):
 
 
 def _parse_self_check(status: int, answer: str) -> SelfCheckResult:
-    parsed = _SelfCheckAnswer.parse_json(answer)
+    parsed = _SelfCheckResponse.parse_json(answer)
     space, dimensions = parsed.vector_space or None, parsed.dimensions or None
     if status == HTTPStatus.OK and space is not None:
         former = parsed.former_vector_space or None

@@ -16,7 +16,7 @@ from embedserve_operator.observe.pods import (
     read_mounted_config_map,
     read_result,
 )
-from embedserve_operator.observe.reports import read_conversion_report, read_model_report
+from embedserve_operator.observe.reports import read_conversion_result, read_model_report
 from embedserve_operator.state.failures import Failure, build_creation_failure
 from embedserve_operator.state.jobs import ClaimState, JobPhase, JobState, JobTask
 
@@ -85,7 +85,7 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
         finished_at=job.status.completion_time or (lingering_end or ""),
         is_lingering=is_lingering,
         report=None if model is None else read_model_report(model),
-        conversion=None if conversion is None else read_conversion_report(conversion),
+        conversion=None if conversion is None else read_conversion_result(conversion),
         fetching_pod=next(
             (fetching for pod in pods if (fetching := read_fetching_pod(pod)) is not None), None
         ),

@@ -12,7 +12,7 @@ from pydantic import StrictStr
 
 from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Number, Text, View
-from embedserve_operator.state.jobs import ConversionReport, VariantReport
+from embedserve_operator.state.jobs import ConversionResult, VariantReport
 from embedserve_operator.state.models import ModelReport
 
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
@@ -118,9 +118,9 @@ def read_memory(reported: ReportedMemory) -> ModelMemory | None:
     return memory if memory.fixed_bytes and memory.token_bytes and memory.max_length else None
 
 
-def read_conversion_report(reported: ReportedConversion) -> ConversionReport:
+def read_conversion_result(reported: ReportedConversion) -> ConversionResult:
     """Return what a conversion reported at its end."""
-    return ConversionReport(
+    return ConversionResult(
         artifact=reported.artifact or None,
         vector_space=reported.vector_space or None,
         chosen=reported.chosen or None,

@@ -8,8 +8,8 @@ from embedserve_operator.plan.failures import find_worst_failure
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.upgrade_cases import (
     PodsState,
+    SlotState,
     TemplateChange,
-    Turn,
     UpgradeFacts,
     UpgradeStep,
     decide_upgrade,
@@ -42,7 +42,7 @@ def plan_upgrade(inputs: PlanInput, deployment: Manifest, fetched: ModelReport |
             template=_classify_change(inputs.observed, present, deployment, fetched),
             pods=_classify_pods(inputs.observed, present),
             has_ready_pods=present.ready > 0,
-            turn=_find_turn(inputs),
+            slot=_find_slot(inputs),
         )
     )
 
@@ -86,7 +86,7 @@ def _classify_pods(observed: ObservedState, present: DeploymentState) -> PodsSta
     return "Failing" if is_failing else "Starting"
 
 
-def _find_turn(inputs: PlanInput) -> Turn:
+def _find_slot(inputs: PlanInput) -> SlotState:
     progress = inputs.observed.upgrade
     if progress.failed > 0:
         return "Stopped"

@@ -1,8 +1,8 @@
 """Decides, by a table of cases, when the pods of a service pass to what another release of the operator, or
 another setting of it, makes of the manifest.
 
-Services take turns: only so many roll at a time, and none begins while one has failed. What a user edits is done at
-once, and so is what restarts no pod that answers.
+The number of services that roll at the same time is limited, and none begins while one has failed. What a user edits
+is done at once, and so is what restarts no pod that answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from embedserve_operator.state.upgrades import UpgradePhase
 
 UpgradeStep = Literal["Unaffected", "Begin", "Roll", "Fail", "Finish", "Wait", "Stop"]
-"""Unaffected: the Deployment is written as it should be, and takes no turn. Begin: it takes a turn now. Roll: it has
-one. Fail: its new pods do not become ready. Finish: they are. Wait: others have their turn first. Stop: another one has
+"""Unaffected: the Deployment is written as it should be, and takes no slot. Begin: it takes a slot now. Roll: it has
+one. Fail: its new pods do not become ready. Finish: they are. Wait: others hold all slots. Stop: another one has
 failed. With the last two the Deployment stays as it is.
 """
 
@@ -27,12 +27,12 @@ PodsState = Literal["Ready", "Starting", "Failing"]
 some are not yet. Failing: some do not become ready before somebody changes something.
 """
 
-Turn = Literal["Free", "Taken", "Stopped"]
+SlotState = Literal["Free", "Taken", "Stopped"]
 """Free: fewer services than allowed roll. Taken: as many as allowed do. Stopped: one has failed."""
 
 
 def is_deferred(step: UpgradeStep) -> bool:
-    """Return whether the Deployment stays as it is for now, since other services have their turn or one has failed."""
+    """Return whether the Deployment stays as it is for now, since other services hold all slots or one has failed."""
     return step in ("Wait", "Stop")
 
 
@@ -44,7 +44,7 @@ class UpgradeFacts(NamedTuple):
     template: TemplateChange
     pods: PodsState
     has_ready_pods: bool
-    turn: Turn
+    slot: SlotState
 
 
 class _UpgradeCase(NamedTuple):
@@ -55,7 +55,7 @@ class _UpgradeCase(NamedTuple):
     template: frozenset[str] | None = None
     pods: frozenset[str] | None = None
     has_ready_pods: frozenset[bool] | None = None
-    turn: frozenset[str] | None = None
+    slot: frozenset[str] | None = None
 
     def matches(self, facts: UpgradeFacts) -> bool:
         """Return whether the case is about these facts."""
@@ -66,21 +66,21 @@ def _one_of(*values: str) -> frozenset[str]:
     return frozenset(values)
 
 
-_IN_TURN = _one_of("Rolling", "Failed")
+_HAS_SLOT = _one_of("Rolling", "Failed")
 _NO = frozenset({False})
 
 UPGRADE_CASES = (
-    # Who has a turn keeps it, and may be mended by the user or by another release.
-    _UpgradeCase("Roll", phase=_IN_TURN, template=_one_of("Edited", "Upgraded")),
-    _UpgradeCase("Finish", phase=_IN_TURN, pods=_one_of("Ready")),
-    _UpgradeCase("Fail", phase=_IN_TURN, pods=_one_of("Failing")),
+    # Who has a slot keeps it, and may be mended by the user or by another release.
+    _UpgradeCase("Roll", phase=_HAS_SLOT, template=_one_of("Edited", "Upgraded")),
+    _UpgradeCase("Finish", phase=_HAS_SLOT, pods=_one_of("Ready")),
+    _UpgradeCase("Fail", phase=_HAS_SLOT, pods=_one_of("Failing")),
     # A pod that crashes again and again is starting in between.
     _UpgradeCase("Fail", phase=_one_of("Failed")),
     _UpgradeCase("Roll", phase=_one_of("Rolling")),
     _UpgradeCase("Unaffected", template=_one_of("None", "Edited")),
     _UpgradeCase("Unaffected", has_ready_pods=_NO),
-    _UpgradeCase("Stop", turn=_one_of("Stopped")),
-    _UpgradeCase("Wait", turn=_one_of("Taken")),
+    _UpgradeCase("Stop", slot=_one_of("Stopped")),
+    _UpgradeCase("Wait", slot=_one_of("Taken")),
     _UpgradeCase("Begin"),
 )
 """The first case that matches decides."""

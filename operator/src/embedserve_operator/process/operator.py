@@ -192,7 +192,7 @@ def _start_tasks(
     objects, cluster, clock = caches.objects, caches.cluster, Clock()
     relisted, ready = asyncio.Event(), asyncio.Event()
     reconciler = Reconciler(connections, caches, queue, settings=settings.render, clock=clock)
-    metrics.watch_value("upgrades_waiting", reconciler.upgrade_turns.count_waiting)
+    metrics.watch_value("upgrades_waiting", reconciler.upgrade_slots.count_waiting)
     metrics.watch_value("upgrades_rolling", partial(_count_upgrades, objects, "Rolling"))
     metrics.watch_value("upgrades_failed", partial(_count_upgrades, objects, "Failed"))
     tasks = []

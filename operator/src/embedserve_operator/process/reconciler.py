@@ -23,7 +23,7 @@ from embedserve_operator.plan import Plan, make_plan
 from embedserve_operator.plan.upgrade_cases import is_deferred
 from embedserve_operator.process.metrics import PassResult
 from embedserve_operator.queue.throttle import Throttle
-from embedserve_operator.queue.upgrade_turns import UpgradeTurns
+from embedserve_operator.queue.upgrade_slots import UpgradeSlots
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.observed import ObservedState
@@ -36,12 +36,12 @@ _IDLE_SECONDS = 5.0
 """The interval at which a worker without work gives a heartbeat."""
 
 
-_PROGRESS_PAUSE_SECONDS = 5.0
-_MAX_PROGRESS_RATE = 5.0
+_PROGRESS_POLL_SECONDS = 5.0
+_MAX_PROGRESS_POLLS_PER_SECOND = 5.0
 """The greatest number of polls of running fetches per second in total: each poll may lead to a write of a status."""
 
-_EVENTS_PAUSE_SECONDS = 15.0
-_MAX_EVENTS_RATE = 2.0
+_EVENTS_POLL_SECONDS = 15.0
+_MAX_EVENTS_POLLS_PER_SECOND = 2.0
 """The greatest number of reads of the events of Jobs without pods per second in total."""
 
 
@@ -74,11 +74,15 @@ class Reconciler:
         self._pod_client = pod_client
         self._applier = ChildApplier(kube, objects)
         self.self_checks = SelfCheckRunner(pod_client, queue)
-        self._progress_throttle = Throttle(monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+        self._progress_throttle = Throttle(
+            monotonic, pause=_PROGRESS_POLL_SECONDS, rate=_MAX_PROGRESS_POLLS_PER_SECOND
+        )
         self._job_events = JobEvents(kube)
-        self._events_throttle = Throttle(monotonic, pause=_EVENTS_PAUSE_SECONDS, rate=_MAX_EVENTS_RATE)
+        self._events_throttle = Throttle(
+            monotonic, pause=_EVENTS_POLL_SECONDS, rate=_MAX_EVENTS_POLLS_PER_SECOND
+        )
         self._publisher = StatusPublisher(kube, objects, monotonic)
-        self.upgrade_turns = UpgradeTurns(settings.max_concurrent_upgrades)
+        self.upgrade_slots = UpgradeSlots(settings.max_concurrent_upgrades)
 
     async def reconcile(self, key: ObjectKey) -> bool:
         """Run one pass: observe, plan, apply, status.
@@ -92,9 +96,9 @@ class Reconciler:
         now = self._clock.now()
         observed = self._observe(key, resource, now)
         self._pod_client.forget(key, but=observed.run_ids)
-        upgrade = self.upgrade_turns.count_others(key, self._objects.list_upgrades())
+        upgrade = self.upgrade_slots.count_others(key, self._objects.list_upgrades())
         plan = make_plan(replace(observed, upgrade=upgrade), self._settings)
-        self._take_turn(key, plan)
+        self._take_upgrade_slot(key, plan)
         delivery = await self._pod_client.send_messages(key, plan.messages)
         if delivery == "TooFew":
             return False
@@ -127,21 +131,21 @@ class Reconciler:
         self._job_events.forget(key)
         self._events_throttle.forget(key)
         self._publisher.forget(key)
-        self.upgrade_turns.leave(key)
+        self.upgrade_slots.dequeue(key)
 
-    def _take_turn(self, key: ObjectKey, plan: Plan) -> None:
-        """Take a turn of an upgrade, or wait for one, before any other pass can decide."""
+    def _take_upgrade_slot(self, key: ObjectKey, plan: Plan) -> None:
+        """Take a slot of an upgrade, or wait for one, before any other pass can decide."""
         if plan.upgrade == "Begin":
-            self.upgrade_turns.begin(key)
+            self.upgrade_slots.acquire(key)
         elif is_deferred(plan.upgrade):
-            self.upgrade_turns.wait(key)
+            self.upgrade_slots.enqueue(key)
         else:
-            self.upgrade_turns.leave(key)
+            self.upgrade_slots.dequeue(key)
 
-    def _end_turn(self, key: ObjectKey) -> None:
-        """Look at the services again whose turn it is after a pass."""
-        self.upgrade_turns.end(key)
-        for waiting in self.upgrade_turns.take_due(self._objects.list_upgrades()):
+    def _release_upgrade_slot(self, key: ObjectKey) -> None:
+        """Release the slot after a pass, and look again at the services that wait for a free one."""
+        self.upgrade_slots.release(key)
+        for waiting in self.upgrade_slots.take_due(self._objects.list_upgrades()):
             self._queue.add_low_priority(waiting)
 
     async def _schedule_next_pass(self, key: ObjectKey, plan: Plan) -> None:
@@ -207,5 +211,5 @@ class Reconciler:
                 log.exception("%s: this pass failed; trying again later", key)
             finally:
                 self._queue.done(key, succeeded=result == "succeeded")
-                self._end_turn(key)
+                self._release_upgrade_slot(key)
                 on_pass(result, self._clock.monotonic() - began)

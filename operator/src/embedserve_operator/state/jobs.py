@@ -31,7 +31,7 @@ class VariantReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionReport:
+class ConversionResult:
     """Holds what a conversion Job reported about its result."""
 
     artifact: str | None
@@ -69,7 +69,7 @@ class JobState:
     finished_at: str = ""
     """The time at which the Job succeeded, as the API server says; empty before."""
     report: ModelReport | None = None
-    conversion: ConversionReport | None = None
+    conversion: ConversionResult | None = None
     fetching_pod: FetchingPod | None = None
     """The pod of the Job that is fetching now."""
     is_lingering: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from embedserve_operator.api.status import ServedModel
+from embedserve_operator.api.status import ModelStatus
 from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.plan.blocked_change import VECTOR_SPACE_CHANGE, describe_blocked_change
 from embedserve_operator.plan.failures import find_failed_self_check
@@ -68,7 +68,7 @@ def build_conditions(inputs: ConditionInputs) -> tuple[ConditionValue, ...]:
     return (_build_ready(inputs), *((progress,) if progress is not None else ()))
 
 
-def build_pooling_conditions(model: ServedModel | None) -> tuple[ConditionValue, ...]:
+def build_pooling_conditions(model: ModelStatus | None) -> tuple[ConditionValue, ...]:
     """Return the condition that the served model's pooling is a guess; none where it is not, or nobody said so."""
     if model is None or model.guesses_pooling is not True:
         return ()

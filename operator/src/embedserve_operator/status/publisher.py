@@ -18,8 +18,8 @@ from embedserve_operator.status.events import build_events
 
 log = logging.getLogger(__name__)
 
-_PROGRESS_PAUSE_SECONDS = 2.0
-_MAX_PROGRESS_RATE = 100.0
+_COUNT_WRITE_SECONDS = 2.0
+_MAX_COUNT_WRITES_PER_SECOND = 100.0
 """The greatest number of writes per second, in total, of statuses that only count pods again.
 
 A pod, its Deployment and what the pod reports become ready within a second or two, in three events: one
@@ -34,7 +34,7 @@ class StatusPublisher:
         """`monotonic` returns seconds, as `Clock.monotonic` does."""
         self._kube = kube
         self._objects = objects
-        self._throttle = Throttle(monotonic, pause=_PROGRESS_PAUSE_SECONDS, rate=_MAX_PROGRESS_RATE)
+        self._throttle = Throttle(monotonic, pause=_COUNT_WRITE_SECONDS, rate=_MAX_COUNT_WRITES_PER_SECOND)
 
     async def publish(self, status: EmbeddingServiceStatus, *, resource: Resource, now: datetime) -> float:
         """Write the status unless it is published already; return 0.

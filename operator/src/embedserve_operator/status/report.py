@@ -4,7 +4,7 @@ about it, and what could not be written.
 
 from __future__ import annotations
 
-from embedserve_operator.api.status import EmbeddingServiceStatus, Endpoint, HardwareStatus, ServedModel
+from embedserve_operator.api.status import EmbeddingServiceStatus, Endpoint, HardwareStatus, ModelStatus
 from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.manifests import service
 from embedserve_operator.manifests.placement import build_node_requirements
@@ -37,8 +37,8 @@ from embedserve_operator.status.conditions import (
     build_self_check_conditions,
 )
 from embedserve_operator.status.serving import (
+    build_model_status,
     build_rollout_status,
-    build_served_model,
     build_vector_space,
     format_selector,
 )
@@ -94,7 +94,7 @@ def _report_decision(decision: Decision, plan: Plan, failure: ApplyFailure | Non
     inputs, rollout, preparation = decision.inputs, decision.rollout, decision.preparation
     observed, resource = inputs.observed, inputs.observed.resource
     deployment = observed.find_deployment(rollout.serving)
-    model = build_served_model(inputs, rollout)
+    model = build_model_status(inputs, rollout)
     autoscaling = build_autoscaling_status(inputs, rollout.serving)
     conditions = (
         *build_conditions(_collect_condition_inputs(decision, failure)),
@@ -128,7 +128,7 @@ def _build_endpoint(observed: ObservedState) -> Endpoint:
     return Endpoint(url=service.format_url(resource), grpc=grpc)
 
 
-def _add_progress(model: ServedModel | None, plan: Plan) -> ServedModel | None:
+def _add_progress(model: ModelStatus | None, plan: Plan) -> ModelStatus | None:
     """Return the model with what the pods that fetch have reported about their progress."""
     if model is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedserve_operator.api.status import PreviousSpace, RolloutStatus, ServedModel, VectorSpace
+from embedserve_operator.api.status import ModelStatus, PreviousSpace, RolloutStatus, VectorSpace
 from embedserve_operator.api.times import format_moment
 from embedserve_operator.manifests import service
 from embedserve_operator.manifests.metadata import build_selector
@@ -26,7 +26,7 @@ def format_selector(resource: Resource, revision: str) -> str:
     return ",".join(f"{key}={value}" for key, value in build_selector(resource, revision).items())
 
 
-def build_served_model(inputs: PlanInput, rollout: Rollout) -> ServedModel | None:
+def build_model_status(inputs: PlanInput, rollout: Rollout) -> ModelStatus | None:
     """Return what is known about the model of the serving revision."""
     resource, report = inputs.observed.resource, find_model_report(inputs, rollout.serving)
     is_published = resource.status.selector == format_selector(resource, rollout.serving)
@@ -35,7 +35,7 @@ def build_served_model(inputs: PlanInput, rollout: Rollout) -> ServedModel | Non
     declared = None if rollout.is_waiting else describe_source(inputs.spec.model.source)
     source = declared or (published.source if published is not None else None)
     if report is not None:
-        return ServedModel(
+        return ModelStatus(
             source=source or report.source,
             revision=report.revision,
             digest=report.digest,
@@ -46,7 +46,7 @@ def build_served_model(inputs: PlanInput, rollout: Rollout) -> ServedModel | Non
     # Between the end of one pod and the report of the next, nothing new is known about the revision.
     if published is not None:
         return published.model_copy(update={"fetching": None})
-    return ServedModel(source=source) if source is not None else None
+    return ModelStatus(source=source) if source is not None else None
 
 
 def build_vector_space(inputs: PlanInput, rollout: Rollout) -> VectorSpace | None:

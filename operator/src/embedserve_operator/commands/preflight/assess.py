@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from embedserve_operator.adapter.queries import METRICS_GROUP
-from embedserve_operator.commands.preflight.facts import ApiService, ClusterFacts, Expectations
+from embedserve_operator.commands.preflight.facts import ApiServiceFact, ClusterFacts, Expectations
 from embedserve_operator.kube.kinds import RESOURCE, build_crd_name
 
 MIN_VERSION = (1, 29)
@@ -143,7 +143,7 @@ def _assess_scaling(facts: ClusterFacts, expectations: Expectations) -> Finding:
 
 
 def _find_scaling_problem(
-    facts: ClusterFacts, expectations: Expectations, metrics_apis: Sequence[ApiService]
+    facts: ClusterFacts, expectations: Expectations, metrics_apis: Sequence[ApiServiceFact]
 ) -> str | None:
     foreign = [api for api in metrics_apis if not api.is_ours]
     dead = [api for api in metrics_apis if not api.is_available]
@@ -165,7 +165,7 @@ def _find_scaling_problem(
     return None
 
 
-def _list_metrics_apis(facts: ClusterFacts) -> list[ApiService]:
+def _list_metrics_apis(facts: ClusterFacts) -> list[ApiServiceFact]:
     return [api for api in facts.apis or () if api.group == METRICS_GROUP]
 
 

@@ -14,7 +14,7 @@ Provider = Literal["auto", "adapter", "keda", "prometheus-adapter", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class ApiService:
+class ApiServiceFact:
     """Describes an APIService.
 
     `service` is NAMESPACE/NAME of the Service that answers it; it is empty for the API server itself.
@@ -63,7 +63,7 @@ class ClusterFacts:
     missing_permissions: tuple[Permission, ...]
     leader: Leader | None
     has_lease: bool | None
-    apis: tuple[ApiService, ...] | None
+    apis: tuple[ApiServiceFact, ...] | None
     has_metrics_group: bool
     """Indicates that somebody answers custom.metrics.k8s.io."""
     has_keda: bool

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from embedserve_operator.adapter.queries import METRICS_GROUP
 from embedserve_operator.commands.preflight.facts import (
-    ApiService,
+    ApiServiceFact,
     ClusterFacts,
     FeatureUse,
     Leader,
@@ -86,14 +86,14 @@ def _parse_version(version: ServerVersion) -> tuple[int, int] | None:
         return None
 
 
-def _read_api_service(api_service: APIService) -> ApiService:
+def _read_api_service(api_service: APIService) -> ApiServiceFact:
     service = api_service.spec.service
     refusals = [
         condition.message
         for condition in api_service.status.conditions
         if condition.type == "Available" and not condition.is_true
     ]
-    return ApiService(
+    return ApiServiceFact(
         name=api_service.metadata.name,
         group=api_service.spec.group,
         service=f"{service.namespace}/{service.name}" if service.name else "",

@@ -52,7 +52,7 @@ class Container(View):
     ports: Items[ContainerPort]
 
 
-class ConfigMapVolume(View):
+class ConfigMapVolumeView(View):
     """Names the ConfigMap that a volume holds."""
 
     name: Text
@@ -65,19 +65,19 @@ class SecretFile(View):
     path: Text
 
 
-class SecretVolume(View):
+class SecretVolumeView(View):
     """Names the Secret whose keys are files of a volume."""
 
     secret_name: Text
     items: Items[SecretFile]
 
 
-class Volume(View):
+class VolumeView(View):
     """Holds what is read of a pod's volume."""
 
     name: Text
-    config_map: Maybe[ConfigMapVolume]
-    secret: Maybe[SecretVolume]
+    config_map: Maybe[ConfigMapVolumeView]
+    secret: Maybe[SecretVolumeView]
     image: Maybe[Presence]
 
 
@@ -86,7 +86,7 @@ class PodSpec(View):
 
     node_name: Text
     runtime_class_name: Text
-    volumes: Items[Volume]
+    volumes: Items[VolumeView]
     init_containers: Items[Container]
     containers: Items[Container]
 

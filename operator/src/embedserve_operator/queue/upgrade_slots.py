@@ -1,7 +1,7 @@
-"""Knows whose turn it is when an upgrade of the operator replaces the pods of services.
+"""Limits how many services an upgrade of the operator rolls at the same time.
 
-Which services roll is written on their Deployments; here is only what no Deployment says yet: which ones are being
-written, and which ones wait.
+Which services hold a slot is written on their Deployments; here is only what no Deployment says yet: which ones are
+being written, and which ones wait for a slot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.state.upgrades import UpgradePhase, UpgradeProgress
 
 
-class UpgradeTurns:
+class UpgradeSlots:
     """Counts the services that roll, and says which of the waiting ones may be looked at again."""
 
     def __init__(self, max_concurrent: int) -> None:
@@ -27,30 +27,30 @@ class UpgradeTurns:
         rolling = ({*phases} | self._beginning) - failed - {key}
         return UpgradeProgress(len(rolling), len(failed))
 
-    def begin(self, key: ObjectKey) -> None:
-        """Take a turn, until `end` is called: by then the Deployment says it, or could not be written."""
+    def acquire(self, key: ObjectKey) -> None:
+        """Take a slot until `release` is called: by then the Deployment says it, or could not be written."""
         self._waiting.pop(key, None)
         self._beginning.add(key)
 
-    def end(self, key: ObjectKey) -> None:
-        """Note that the writes of a pass have ended."""
+    def release(self, key: ObjectKey) -> None:
+        """Note that the writes of a pass have ended: from now on, the Deployment says whether the service rolls."""
         self._beginning.discard(key)
 
-    def wait(self, key: ObjectKey) -> None:
-        """Wait for a turn, behind all that wait already."""
+    def enqueue(self, key: ObjectKey) -> None:
+        """Let a service wait for a slot, behind all that wait already."""
         self._waiting.setdefault(key)
 
-    def leave(self, key: ObjectKey) -> None:
-        """Wait no longer."""
+    def dequeue(self, key: ObjectKey) -> None:
+        """Let a service wait no longer."""
         self._waiting.pop(key, None)
 
     def count_waiting(self) -> int:
-        """Return how many services wait for their turn."""
+        """Return how many services wait for a slot."""
         return len(self._waiting)
 
     def take_due(self, phases: Mapping[ObjectKey, UpgradePhase]) -> list[ObjectKey]:
-        """Return the waiting services that are to be looked at again: as many as there are free turns, or all when it
-        has just become known that one failed. They no longer wait unless they say so again.
+        """Return the waiting services that are to be looked at again: as many as there are free slots, or all when it
+        has just become known that one failed. They no longer wait unless they are enqueued again.
         """
         was_stopped, self._is_stopped = self._is_stopped, "Failed" in phases.values()
         if self._is_stopped:
