@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_store_that_is_not_there_is_not_an_empty_one(
     action: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = tmp_path / "missing"
-    assert main(["store", *action, "--store", str(missing)]) == 1
+    assert main(["store", *action, "--store", str(missing)]) == os.EX_CONFIG
     written = capsys.readouterr()
     assert written.out == ""
     assert f"there is no folder {missing}" in written.err

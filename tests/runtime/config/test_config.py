@@ -44,6 +44,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "model: {source: m}\nserver: {port: 70000}",
         "server.port: Input should be less than",
     ),
+    "a host without a name": (
+        "model: {source: m}\nserver: {host: ''}",
+        "server.host: String should have at least",
+    ),
     "no YAML": ("model: [", "runtime.yaml is not valid YAML"),
     "no mapping": ("[1]", "must hold a mapping of settings, found a list"),
 }

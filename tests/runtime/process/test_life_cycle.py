@@ -128,29 +128,37 @@ WAITS_AT_IMPORT = """
 import sys
 class Waits:
     def find_spec(self, name, path, target=None):
-        if name == "embedserve_runtime.process.{module}":
+        if name == "embedserve_runtime.{module}":
             import signal
             print("importing", file=sys.stderr, flush=True)
             signal.pause()
 sys.meta_path.insert(0, Waits())
 """
+STOPPED = "stopped while the model is loaded"
+INTERRUPTED = "embedserve: interrupted"
 
 
 @pytest.mark.parametrize(
-    ("module", "want_code"),
+    ("number", "module", "want_code"),
     [
-        pytest.param("launch", 128 + signal.SIGTERM, id="before the ports are open"),
-        pytest.param("life_cycle", 0, id="while the model is loaded"),
+        pytest.param(signal.SIGTERM, "commands.arguments", 143, id="SIGTERM at the very beginning"),
+        pytest.param(signal.SIGTERM, "process.launch", 143, id="SIGTERM before the ports are open"),
+        pytest.param(signal.SIGTERM, "process.life_cycle", 0, id="SIGTERM while the model is loaded"),
+        pytest.param(signal.SIGINT, "commands.arguments", 130, id="Ctrl-C at the very beginning"),
+        pytest.param(signal.SIGINT, "process.launch", 130, id="Ctrl-C before the ports are open"),
+        pytest.param(signal.SIGINT, "process.life_cycle", 130, id="Ctrl-C while the model is loaded"),
     ],
 )
 def test_a_signal_while_libraries_are_loaded_ends_the_process_by_its_own_doing(
-    minilm: Path, tmp_path: Path, module: str, want_code: int
+    minilm: Path, tmp_path: Path, number: signal.Signals, module: str, want_code: int
 ) -> None:
     """The first process of a container is not ended by a signal that it does not handle."""
     with start_server(minilm, tmp_path, before=WAITS_AT_IMPORT.format(module=module)) as server:
         server.wait_for("importing")
-        server.stop(signal.SIGTERM)
+        server.stop(number)
         assert server.wait_for_exit() == want_code
+    assert server.lines[-1]["message"] in {"importing", INTERRUPTED, STOPPED}
+    assert (server.lines[-1]["message"] == "importing") == (want_code == 143)
 
 
 IMPORTS_ONCE_THE_MODEL_IS_LOADED = """
@@ -184,11 +192,26 @@ def test_the_model_is_loaded_while_the_libraries_of_the_server_are_imported(
     assert not any(message.startswith("huge pages") for message in messages), "they come after readiness"
 
 
-def test_a_signal_while_loading_ends_the_process_at_once(minilm: Path, tmp_path: Path) -> None:
-    with start_server(minilm, tmp_path) as server:
+LOADS_UNTIL_THE_END = """
+import threading
+from embedserve_runtime.process import loader
+def load(*arguments):
+    threading.Event().wait()
+loader.prepare_model = load
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "want_code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"]
+)
+def test_a_signal_while_loading_ends_the_process_at_once(
+    minilm: Path, tmp_path: Path, number: signal.Signals, want_code: int
+) -> None:
+    with start_server(minilm, tmp_path, before=LOADS_UNTIL_THE_END) as server:
         server.wait_for("listening")
-        server.stop(signal.SIGTERM)
-        assert server.wait_for_exit() == 0
+        server.stop(number)
+        assert server.wait_for_exit() == want_code
+    assert server.lines[-1]["message"] == STOPPED
 
 
 def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Invocation | int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
     return parsed if isinstance(parsed, Invocation) else int(parsed or 0)
 
 

@@ -3,101 +3,40 @@
 Results go to standard output, logs and errors to standard error. Exit codes are 0, 1 (it could not be done, with the
 reason), 2 (wrong usage), 78 (wrong settings: trying again changes nothing), 130 (interrupted by Ctrl-C)
 and 141 (nobody reads the output any more).
+
+It imports little, so that signals and streams are dealt with before the other libraries are imported.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from embedserve_runtime.commands.arguments import Invocation, parse_arguments
-from embedserve_runtime.commands.progress_bars import show_progress_bars
-from embedserve_runtime.commands.signals import exit_on_sigterm
-from embedserve_runtime.config import RuntimeConfig, load_config
-from embedserve_runtime.errors import EmbedserveError
-from embedserve_runtime.telemetry.logs import configure_logs
-from embedserve_runtime.telemetry.redaction import build_redactor
-from embedserve_runtime.telemetry.termination import write_termination_message
+from embedserve_runtime.commands.output import OutputFailed, checked_output, write_error
+from embedserve_runtime.commands.signals import (
+    INTERRUPTED,
+    exit_on_sigint,
+    exit_on_sigterm,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     with exit_on_sigterm():
-        parsed = parse_arguments(argv)
-        if isinstance(parsed, int):
-            return parsed
         try:
-            return _run(parsed)
+            with checked_output():
+                with exit_on_sigint():
+                    from embedserve_runtime.commands.execution import execute
+                return execute(argv)
         except KeyboardInterrupt:
-            print("embedserve: interrupted", file=sys.stderr)
-            return 128 + signal.SIGINT
-        except BrokenPipeError:
-            # Whoever read the output has enough of it, as `head` does. The interpreter flushes the stream once more at
-            # its end, which must not fail again: see https://docs.python.org/3/library/signal.html#note-on-sigpipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
-
-
-def _run(invocation: Invocation) -> int:
-    match invocation.command:
-        case "store":
-            return _run_store(invocation.options)
-        case "self-test":
-            from embedserve_runtime.commands import self_test
-
-            return self_test.run(sys.stdout)
-    termination_log = RuntimeConfig.model_fields["termination_log"].default
-    redactor = build_redactor(())
-    try:
-        config = load_config(invocation.options["config"], invocation.settings)
-        termination_log = config.termination_log
-        redactor = build_redactor(config.secrets)
-        configure_logs(config.log_level, redactor, config.log_format)
-        with show_progress_bars(config.log_format):
-            return _run_configured(invocation.command, config, invocation.options)
-    except EmbedserveError as error:
-        write_termination_message(termination_log, error, redactor)
-        print(redactor.redact(f"embedserve: {error.reason}: {error.message}"), file=sys.stderr)
-        return error.exit_code
-
-
-def _run_configured(command: str, config: RuntimeConfig, options: Mapping[str, Any]) -> int:
-    """Run a command that takes settings. Each is imported here: the libraries of one would double the start-up time of
-    the others."""
-    match command:
-        case "serve":
-            from embedserve_runtime.commands import serve
-
-            return serve.run(config)
-        case "fetch":
-            from embedserve_runtime.commands import fetch
-
-            return fetch.run(config, sys.stdout)
-        case "convert":
-            from embedserve_runtime.commands import convert
-
-            return convert.run(config, sys.stdout)
-        case "bench":
-            from embedserve_runtime.commands import bench
-
-            return bench.run(config, options, sys.stdout)
-        case _:
-            from embedserve_runtime.commands import inspect_model
-
-            return inspect_model.run(config, sys.stdout, as_json=options["json"])
-
-
-def _run_store(arguments: Mapping[str, Any]) -> int:
-    from embedserve_runtime.commands import store
-
-    try:
-        return store.run(arguments, sys.stdout)
-    except EmbedserveError as error:
-        print(f"embedserve: {error.reason}: {error.message}", file=sys.stderr)
-        return 1
+            write_error("interrupted")
+            return INTERRUPTED
+        except OutputFailed as error:
+            if error.is_unread:
+                return 128 + signal.SIGPIPE
+            write_error(f"the output cannot be written: {error}")
+            return 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,18 @@
-"""Signals of commands that run as the first process of a container."""
+"""Signals that end a command."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+from embedserve_runtime.commands.output import write_error
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""The exit code of a command that Ctrl-C ended."""
 
 
 @contextmanager
@@ -20,3 +27,19 @@ def exit_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def exit_on_sigint() -> Iterator[None]:
+    """End the process at once on Ctrl-C while libraries are imported: nothing was begun, and an exception inside an
+    import may be caught or replaced by the library."""
+
+    def end(*_: object) -> None:
+        write_error("interrupted")
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -26,6 +26,7 @@ class ServerSettings(SettingsGroup):
 
     host: str = Field(
         default="127.0.0.1",
+        min_length=1,
         description="Address of all ports; `::` is every address of IPv4 and IPv6, 0.0.0.0 every one of IPv4.",
     )
     port: Port = Field(default=8080, description="Serving port; 0 takes a free one and logs it.")

@@ -21,6 +21,7 @@ from embedserve_runtime.cpu.nodes import bind_to_one_node
 from embedserve_runtime.cpu.quota import count_usable_cpus
 from embedserve_runtime.errors import EmbedserveError
 from embedserve_runtime.frontends.interpreter import tune_interpreter
+from embedserve_runtime.process.exit_codes import EXIT_CODES_BEFORE_READINESS
 from embedserve_runtime.process.loader import ModelLoader
 from embedserve_runtime.server.sockets import Ports, bind, bind_ports, format_address
 from embedserve_runtime.telemetry.logs import configure_logs
@@ -73,26 +74,25 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
             from embedserve_runtime.process.life_cycle import ServerProcess
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-                loop.run(ServerProcess(config, ports, management, loader).run())
+                return loop.run(ServerProcess(config, ports, management, loader).run())
     except EmbedserveError as error:
         log.error(
             "cannot serve: %s", error.message, extra={"reason": error.reason, "retryable": error.retryable}
         )
         write_termination_message(config.termination_log, error, redactor)
         return error.exit_code
-    return 0
 
 
 def _end_at_once_on_signals() -> None:
     """End the process on a signal until the server handles signals itself: nothing was served, and nothing is lost.
     The loader may be inside a library, under which the interpreter cannot be finalised."""
 
-    def end(*_: object) -> None:
+    def end(number: int, _: object) -> None:
         log.info("stopped while the model is loaded")
         logging.shutdown()
-        os._exit(0)
+        os._exit(EXIT_CODES_BEFORE_READINESS[signal.Signals(number)])
 
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in EXIT_CODES_BEFORE_READINESS:
         signal.signal(number, end)
 
 

@@ -33,6 +33,7 @@ from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, S
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
+from embedserve_runtime.process.exit_codes import EXIT_CODES_BEFORE_READINESS
 from embedserve_runtime.process.loader import ModelLoader
 from embedserve_runtime.process.startup import ServableModel
 from embedserve_runtime.runners.base import repeat_by_concurrency
@@ -73,6 +74,7 @@ class ServerProcess:
         self._metrics = Metrics(build_request_series())
         self._stop = asyncio.Event()
         self._drain_ended = asyncio.Event()
+        self._exit_code = 0
         self._broken: str | None = None
         self._auto_sized_front_end: AutoSizedFrontEnd | None = None
         server = config.server
@@ -87,12 +89,11 @@ class ServerProcess:
             waits_for_model=False,
         )
 
-    async def run(self) -> None:
-        """Serve until a stop. Raises EmbedserveError when the model cannot be served."""
+    async def run(self) -> int:
+        """Serve until a stop; return the exit code. Raises EmbedserveError when the model cannot be served."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._handle_signal, False)
-        loop.add_signal_handler(signal.SIGINT, self._handle_signal, True)
+        for number in EXIT_CODES_BEFORE_READINESS:
+            loop.add_signal_handler(number, self._handle_signal, number)
         self._context = context = build_server_context(
             self._settings, self._readiness, self._metrics.requests, self._render_metrics
         )
@@ -117,6 +118,7 @@ class ServerProcess:
                 await management.abort()
             if context.tracer:
                 await asyncio.to_thread(context.tracer.flush)
+        return self._exit_code
 
     def _open_management(self, context: ServerContext) -> HttpServer | None:
         if not self._management:
@@ -151,6 +153,7 @@ class ServerProcess:
     async def _serve(self) -> None:
         dispatcher = await self._start_dispatcher()
         if dispatcher is None:
+            log.info("stopped while the model is loaded")
             return
         self._set_phase(Phase.READY, "serving")
         self._metrics.set_ready(True)
@@ -286,10 +289,12 @@ class ServerProcess:
     async def _render_metrics(self) -> bytes:
         return self._metrics.page()
 
-    def _handle_signal(self, ends_drain: bool) -> None:
-        """Stop the process. ends_drain: whether to skip the drain; any second signal does so too."""
-        if ends_drain or self._stop.is_set():
+    def _handle_signal(self, number: signal.Signals) -> None:
+        """Stop the process. SIGINT skips the drain, and so does any second signal."""
+        if number == signal.SIGINT or self._stop.is_set():
             self._drain_ended.set()
+        if not self._stop.is_set() and not self._readiness.is_ready:
+            self._exit_code = EXIT_CODES_BEFORE_READINESS[number]
         self._stop.set()
 
 
