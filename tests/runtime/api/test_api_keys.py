@@ -281,3 +281,24 @@ def test_a_file_that_was_cut_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("key-1\n" * 200_000)
     with pytest.raises(ConfigError, match="holds more than 1048576 bytes"):
         read_key_file(tmp_path / "keys")
+
+
+@pytest.mark.parametrize(
+    ("content", "want_message"),
+    [
+        ("Bearer sk-marked", "is the name of an authentication scheme"),
+        ("sk-fine, bearer sk-marked", "is the name of an authentication scheme"),
+        ('"sk-marked"', "begins or ends with a quote"),
+        ("'sk-marked', 'sk-other'", "begins or ends with a quote"),
+        ("keys: [{name: a, key: '\"sk-marked\"'}]", "begins or ends with a quote"),
+        ("keys: [{name: a, key: Bearer}]", "is the name of an authentication scheme"),
+    ],
+)
+def test_a_header_or_a_quoted_value_in_the_place_of_bare_keys_is_refused_unquoted(
+    tmp_path: Path, content: str, want_message: str
+) -> None:
+    (tmp_path / "keys").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(tmp_path / "keys")
+    assert want_message in caught.value.message
+    assert "marked" not in caught.value.message

@@ -48,6 +48,18 @@ REFUSED: dict[str, tuple[str, str]] = {
         "model: {source: m}\nserver: {host: ''}",
         "server.host: String should have at least",
     ),
+    "a header that carries keys": (
+        "model: {source: m}\nserver: {client_header: Authorization}",
+        "server.client_header: must not be Authorization: it carries secrets",
+    ),
+    "a header that carries sessions": (
+        "model: {source: m}\nserver: {client_header: cookie}",
+        "server.client_header: must not be cookie",
+    ),
+    "a header in the place of keys": (
+        "model: {source: m}\nserver: {api_keys: Bearer sk-1}",
+        "server.api_keys.0: is the name of an authentication scheme",
+    ),
     "no YAML": ("model: [", "runtime.yaml is not valid YAML"),
     "no mapping": ("[1]", "must hold a mapping of settings, found a list"),
 }

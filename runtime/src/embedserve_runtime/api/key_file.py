@@ -24,7 +24,7 @@ from pydantic import (
 
 from embedserve_runtime.api.routes import PROTECTED_ROUTES, ROUTE_ALIASES, RPC_SERVICES, route_label
 from embedserve_runtime.config.problems import describe_problems, describe_yaml_position
-from embedserve_runtime.config.secrets import HeaderSecret, split_secrets, validate_secret
+from embedserve_runtime.config.secrets import ApiKeySecret, split_secrets, validate_api_key
 from embedserve_runtime.errors import ApiKeysMissing, ConfigError
 
 _MAX_FILE_BYTES = 2**20
@@ -87,7 +87,7 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     if any(map(_YAML_TOKEN.fullmatch, content.split())):
         return _read_document(path, content)
     try:
-        return tuple(ApiKey(hash_key(validate_secret(key))) for key in split_secrets(content))
+        return tuple(ApiKey(hash_key(validate_api_key(key))) for key in split_secrets(content))
     except ValueError as error:
         raise ConfigError(f"{path} holds an API key that {error}") from None
 
@@ -156,7 +156,7 @@ class _StrictModel(BaseModel):
 
 class _Entry(_StrictModel):
     name: Annotated[str, BeforeValidator(_check_name)]
-    key: HeaderSecret
+    key: ApiKeySecret
     routes: (
         Annotated[tuple[Annotated[str, AfterValidator(_check_route)], ...], BeforeValidator(_check_routes)]
         | None

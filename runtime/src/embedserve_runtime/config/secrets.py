@@ -17,6 +17,8 @@ from embedserve_runtime.errors import ConfigError
 
 _HEADER_TOKEN = re.compile(r"[\x21-\x7e]+")
 """RFC 9110, section 5.5, without blanks, which neither RFC 6750 allows in a bearer token nor AWS in a key."""
+_AUTH_SCHEMES = frozenset({"basic", "bearer", "digest", "token"})
+_QUOTES = "\"'`"
 _AWS_SETTINGS = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
     "AWS_SECRET_ACCESS_KEY": "secret_access_key",
@@ -52,8 +54,29 @@ def _validate_unless_empty(value: SecretStr | None) -> SecretStr | None:
     return _validate_secret(value) if value is not None and value.get_secret_value() else None
 
 
+def validate_api_key(value: str) -> str:
+    """Strip the white space around an API key. Raises ValueError, which does not quote it.
+
+    A header or a quoted value that was written where a bare key belongs would be split into keys that can be guessed.
+    """
+    key = validate_secret(value)
+    if key.lower() in _AUTH_SCHEMES:
+        raise ValueError(
+            "is the name of an authentication scheme; write the bare keys, without a word before them"
+        )
+    if key[0] in _QUOTES or key[-1] in _QUOTES:
+        raise ValueError("begins or ends with a quote; write the bare value, without quotes")
+    return key
+
+
+def _validate_api_key(value: SecretStr) -> SecretStr:
+    return SecretStr(validate_api_key(value.get_secret_value()))
+
+
 HeaderSecret = Annotated[SecretStr, AfterValidator(_validate_secret)]
 """A secret that is sent or received in an HTTP header."""
+ApiKeySecret = Annotated[SecretStr, AfterValidator(_validate_api_key)]
+"""A key that clients send as `Authorization: Bearer`."""
 OptionalHeaderSecret = Annotated[SecretStr | None, AfterValidator(_validate_unless_empty)]
 """An optional `HeaderSecret`; an empty variable counts as not set."""
 

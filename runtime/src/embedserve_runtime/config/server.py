@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 from pydantic_settings import NoDecode
 
 from embedserve_runtime.config.base import SettingsGroup
-from embedserve_runtime.config.secrets import HeaderSecret, split_secrets
+from embedserve_runtime.config.secrets import ApiKeySecret, split_secrets
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 WorkerCount = Annotated[int, Field(ge=1, le=64)]
@@ -19,6 +19,18 @@ WorkerCount = Annotated[int, Field(ge=1, le=64)]
 def _split_keys(value: object) -> object:
     """Split the text of an environment variable into keys."""
     return split_secrets(value) if isinstance(value, str) else value
+
+
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
+
+
+def _check_client_header(name: str) -> str:
+    """Refuse a header that carries secrets: its value becomes a name in metrics and logs."""
+    if name.lower() in _SECRET_HEADERS:
+        raise ValueError(
+            f"must not be {name}: it carries secrets, and a client's name is in metrics and logs"
+        )
+    return name
 
 
 class ServerSettings(SettingsGroup):
@@ -62,7 +74,7 @@ class ServerSettings(SettingsGroup):
     served_model_name: str | None = Field(
         default=None, description="The model's name in answers and `/info`; by default model.source."
     )
-    api_keys: Annotated[tuple[HeaderSecret, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
+    api_keys: Annotated[tuple[ApiKeySecret, ...], NoDecode, BeforeValidator(_split_keys)] = Field(
         default=(),
         description="Keys that clients may send as `Authorization: Bearer`; none: no key is asked for. In the "
         "environment several are separated by commas or blanks.",
@@ -83,7 +95,7 @@ class ServerSettings(SettingsGroup):
         "`GET /selfcheck` on the management port; it is read again when it changes. Without the file, whoever reaches "
         "the port may call. By default `operator-keys.json` beside the configuration file.",
     )
-    client_header: str | None = Field(
+    client_header: Annotated[str, AfterValidator(_check_client_header)] | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9-]{1,100}$",
         description="Header in which a gateway names the client; clients share the queue fairly, and each has its "
