@@ -190,9 +190,10 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
                 Case(["int8"], NUMBERS),
                 *refused([], ["float", "int8"]),
                 *refused("int8", output_dtype="uint8"),
+                *refused("base64", ["base64"], encoding_format="float"),
             ),
             "embedding_types": (Case(["int8"], NUMBERS), Case(["float"], SAME), *refused("int8", [])),
-            "output_dtype": KIND,
+            "output_dtype": (*KIND, *refused("base64", encoding_format="float")),
             "truncate": (
                 *CUT,
                 Case("END", SAME),

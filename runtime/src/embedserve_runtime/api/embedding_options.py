@@ -66,6 +66,10 @@ def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> Embedding
         embedding_types=body.embedding_types[0] if body.embedding_types else None,
         output_dtype=body.output_dtype,
     )
+    if kind == "base64" and body.encoding_format == "float":
+        raise InvalidInput(
+            f"`encoding_format` says float and `{_find_kind_field(body)}` base64; leave one of them out"
+        )
     check_dimensions(card, output_dimension=body.output_dimension)
     max_tokens = body.truncate_prompt_tokens
     truncate = merge_aliases(
@@ -92,6 +96,12 @@ def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> Embedding
         ),
         late_chunking=bool(body.late_chunking),
     )
+
+
+def _find_kind_field(body: EmbeddingRequest) -> str:
+    """Return the name of the field that says how the vectors' numbers are written."""
+    fields = ("embedding_type", "embedding_types", "output_dtype")
+    return next(field for field in fields if getattr(body, field) is not None)
 
 
 def read_chunked_overflow(overflow: str | None, **options: object) -> ChunkedOverflow | None:
