@@ -66,6 +66,13 @@ async def test_every_answer_names_its_space_and_what_computes_it_and_no_other_on
     assert OTHER in refused.text
 
 
+@pytest.mark.parametrize("value", [f" {SPACE}\t", "", "  "], ids=repr)
+async def test_white_space_around_the_space_that_is_wanted_says_nothing(value: str) -> None:
+    async with serve_in_process() as server:
+        answer = await server.client.post("/embed", json={"inputs": "hello"}, headers=_space(value))
+    assert answer.status_code == 200, answer.text
+
+
 def _space(name: str) -> dict[str, str]:
     return {"X-Embedserve-Vector-Space": name}
 

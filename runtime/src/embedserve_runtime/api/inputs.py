@@ -43,8 +43,7 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
 
     Raises InvalidInput, VectorSpaceMismatch.
     """
-    header = context.headers.get(VECTOR_SPACE)
-    space = header.decode("latin-1") if header is not None else None
+    space = context.headers.get(VECTOR_SPACE, b"").strip().decode("latin-1") or None
     timeout = _parse_timeout(context)
     if model is None or model == context.model_name:
         return RequestOptions(space, timeout)
