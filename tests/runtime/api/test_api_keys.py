@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -64,6 +65,19 @@ def test_a_key_that_was_replaced_is_refused_and_the_new_one_is_taken(
     write(tmp_path, "new-key-1, new-key-2\n")
     clock.now += LOOK_SECONDS
     assert [is_taken(keys, key) for key in ("old-key", "new-key-1", "new-key-2")] == [False, True, True]
+
+
+def test_a_file_rewritten_in_place_with_the_size_and_time_that_it_had_is_read_again(tmp_path: Path) -> None:
+    file, clock = tmp_path / "api-keys", Clock()
+    file.write_text("old-key")
+    keys = ApiKeys(file=file, clock=clock)
+    assert is_taken(keys, "old-key")
+    former = file.stat()
+    while file.stat().st_ctime_ns == former.st_ctime_ns:  # the clock of the file system is coarse
+        file.write_text("new-key")
+        os.utime(file, ns=(former.st_atime_ns, former.st_mtime_ns))
+    clock.now += LOOK_SECONDS
+    assert (is_taken(keys, "old-key"), is_taken(keys, "new-key")) == (False, True)
 
 
 @pytest.mark.parametrize("content", [None, "", "key with\x07bell", b"\xff\xfe"], ids=str)

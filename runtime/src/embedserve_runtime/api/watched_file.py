@@ -63,4 +63,5 @@ class WatchedFile(Generic[T]):
             status = self._path.stat()
         except OSError:
             return ()
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        # A program may set the time of the last change back (rsync does); that of the inode it cannot set.
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
