@@ -118,9 +118,16 @@ def test_the_prompt_survives_a_cut_on_the_left(length: str) -> None:
     assert " ".join(VOCABULARY[i] for i in ids) == "[CLS] query : hello world deep learning [SEP]"
 
 
-def test_a_prompt_longer_than_the_model_takes_is_itself_cut() -> None:
-    (ids,) = build_tiny_tokenizer(max_length=4).encode(["hello"], "query query query ", CUT_LEFT)
-    assert [VOCABULARY[i] for i in ids] == ["[CLS]", "query", "query", "[SEP]"]
+@pytest.mark.parametrize("rules", [CUT, CUT_LEFT], ids=["right", "left"])
+@pytest.mark.parametrize("max_tokens", [None, 4])
+def test_a_prompt_that_leaves_no_token_of_a_text_is_refused(
+    rules: TruncationRules, max_tokens: int | None
+) -> None:
+    tokenizer = build_tiny_tokenizer(max_length=16 if max_tokens else 4).limited_to(max_tokens)
+    with pytest.raises(InputTooLong, match="input 0: the prompt leaves no room for a text in 4 tokens"):
+        tokenizer.encode(["hello"], "query query ", rules)
+    (ids,) = tokenizer.encode(["hello world"], "query ", rules)
+    assert "hello" in [VOCABULARY[i] for i in ids] or "world" in [VOCABULARY[i] for i in ids]
 
 
 def test_the_prompt_stands_before_every_text() -> None:

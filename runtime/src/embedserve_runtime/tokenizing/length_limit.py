@@ -34,12 +34,22 @@ class LengthLimit:
         if not rules.truncate:
             raise self._too_long_error(index, count, exact=part.is_whole)
         head, tail = len(self._head), count - len(self._tail)
+        prompt = [self._encode_prompt(index, text, prompt_length)] if prompt_length else []
         if rules.side == "right":
             return [TokenSegment(encoding, 0, head + self.room), TokenSegment(encoding, tail, count)]
         # Special tokens and prompt stay, followed by the end of the text.
-        prompt = [self._backend.encode_prefix(text, prompt_length, self.room)] if prompt_length else []
         start = tail - (self.room - sum(map(len, prompt)))
         return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, start, count, part.shift)]
+
+    def _encode_prompt(self, index: int, text: str, prompt_length: int) -> TokenSegment:
+        """Encode the prompt before a text. Raises InputTooLong where no token of the text would be left."""
+        prompt = self._backend.encode_prefix(text, prompt_length, self.room)
+        if len(prompt) >= self.room:
+            raise InputTooLong(
+                f"input {index}: the prompt leaves no room for a text in {self.max_length} tokens, special ones "
+                "included; shorten the prompt, or take more tokens"
+            )
+        return prompt
 
     def truncate_id_array(self, index: int, ids: Int32Array, rules: TruncationRules) -> Int32Array:
         """Truncate an id array, between its special tokens where it has them. Raises InputTooLong."""
