@@ -93,7 +93,6 @@ MODEL_NAMES = [
     (f"tiny:query@{SPACE}", "query"),
     ("tiny", None),
     ("elsewhere/tiny-query", None),
-    ("tiny-large", None),
 ]
 
 
@@ -109,6 +108,9 @@ async def test_the_models_name_may_say_it(route: Route, model: str, prompt: str 
     ("fields", "message"),
     [
         pytest.param({"model": "tiny:qurey"}, "'qurey' behind the name is none of query, ", id="unknown"),
+        pytest.param(
+            {"model": "tiny-qurey"}, "'qurey' behind the name is none of query, ", id="unknown in NIM's way"
+        ),
         pytest.param(
             {"model": "tiny:query", "input_type": "document"},
             "`model` says query where another field says document",
@@ -149,3 +151,4 @@ async def test_openai_finds_the_model_by_its_name_with_a_word_behind_it() -> Non
     async with serve_in_process() as server:
         assert (await server.client.get("/v1/models/tiny:query")).json()["id"] == "tiny"
         assert (await server.client.get("/v1/models/other:query")).status_code == 404
+        assert (await server.client.get("/v1/models/tiny-large")).status_code == 404

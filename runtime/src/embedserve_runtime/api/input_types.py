@@ -111,7 +111,17 @@ def read_input_prompt(
             raise InvalidInput(
                 f"`{field}` says {field_type} where another field says {type_name}; leave one out"
             )
+    if text is not None and not _chooses_more_than_prompt(card):
+        field = next(field for field, field_type in types.items() if field_type is not None)
+        raise InvalidInput(
+            f"`prompt` and `{field}` exclude each other: both choose the prompt; leave one out"
+        )
     return choose_prompt(card, type_name, body.prompt_name, text)
+
+
+def _chooses_more_than_prompt(card: ModelCard) -> bool:
+    """Return whether the type of inputs chooses the weights or the markers that they are read with, too."""
+    return card.query is not None or card.late_interaction is not None or card.adapter_task is not None
 
 
 def choose_prompt(
@@ -203,6 +213,8 @@ def split_model_name(name: str, served: str) -> tuple[str, InputTypeName | None]
     if colon and base == served:
         raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
     type_name = name.removeprefix(f"{served}-")
-    if type_name != name and type_name in INPUT_TYPES:
-        return served, cast(InputTypeName, type_name)
-    return name, None
+    if type_name == name:
+        return name, None
+    if type_name not in INPUT_TYPES:
+        raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
+    return served, cast(InputTypeName, type_name)

@@ -119,7 +119,10 @@ async def models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", include_in_schema=False)
 async def model(request: Request) -> Response:
     served = _describe_model(request)
-    name, _ = split_model_name(request.path_params["name"], served.id)
+    try:
+        name, _ = split_model_name(request.path_params["name"], served.id)
+    except InvalidInput:
+        name = ""
     if name != served.id:
         raise RouteNotFound(f"no such model; this server has {served.id}")
     return BytesResponse(to_json(served))

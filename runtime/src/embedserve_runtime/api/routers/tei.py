@@ -16,6 +16,7 @@ from embedserve_runtime.api.context import get_context, get_server_context, get_
 from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
 from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt, select_service
 from embedserve_runtime.api.inputs import (
+    merge_aliases,
     read_ids,
     read_request_options,
     read_texts,
@@ -116,7 +117,7 @@ async def answer_similarity(request: Request, body: SimilarityRequest) -> Respon
     if not sentences:
         raise EmptyInput("`sentences` cannot be empty")
     record_inputs(context, len(sentences) + 1, is_batch=True)
-    parameters = body.parameters or SimilarityParameters()
+    parameters = _merge_parameters(body)
     service = select_service(service, parameters)
     options = read_request_options(context)
     prompt = read_input_prompt(service.card, parameters)
@@ -133,6 +134,17 @@ async def answer_similarity(request: Request, body: SimilarityRequest) -> Respon
     embedded = await service.embed(query)
     scores = compute_cosine_similarities(embedded.dense[0], embedded.dense[1:])
     return build_result_response(request, service, write_number_arrays(scores, 0), embedded.usage)
+
+
+def _merge_parameters(body: SimilarityRequest) -> SimilarityParameters:
+    """Return the fields that say how texts are embedded, which a body has in two places. Raises InvalidInput where they
+    differ."""
+    inner = body.parameters or SimilarityParameters()
+    merged = {
+        name: merge_aliases(**{name: getattr(body, name), f"parameters.{name}": getattr(inner, name)})
+        for name in SimilarityParameters.model_fields
+    }
+    return SimilarityParameters.model_validate(merged)
 
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])

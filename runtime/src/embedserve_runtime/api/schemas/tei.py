@@ -92,8 +92,8 @@ class SimilarityParameters(TypedInputs):
     truncation_direction: Direction = None
 
 
-class SimilarityRequest(ApiModel):
-    """Body of `POST /similarity`."""
+class SimilarityRequest(SimilarityParameters):
+    """Body of `POST /similarity`. Fields of `parameters` may stand beside it, too."""
 
     inputs: SimilarityInputs = Field(
         description="What is compared with what.",
