@@ -151,3 +151,32 @@ async def test_a_timeout_is_a_decimal_number_on_every_route(
             path, content=json.dumps(body), headers={"x-embedserve-timeout": value}
         )
     assert answer.status_code == want_status, answer.text
+
+
+PARAMS = [
+    pytest.param({"input": "a", "dimensions": 0}, "dimensions", id="the shape of a field"),
+    pytest.param({"input": "a", "dimensions": 99}, "dimensions", id="a value of a field"),
+    pytest.param({"input": ["a", 5.5]}, "input", id="an item of a field"),
+    pytest.param({"input": ["a", ""]}, "input", id="an empty input"),
+    pytest.param({"model": "tiny"}, "input", id="a field that is missing"),
+    pytest.param({"input": "a", "prompt_name": "nope"}, None, id="a message that names no field"),
+]
+
+
+@pytest.mark.parametrize(("body", "want_param"), PARAMS)
+async def test_an_error_of_openai_has_the_field_that_its_message_names(
+    body: dict[str, Any], want_param: str | None
+) -> None:
+    async with serve_in_process() as server:
+        answer = await server.client.post("/v1/embeddings", json=body)
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["param"] == want_param
+
+
+async def test_a_deadline_that_was_short_is_not_told_as_no_time() -> None:
+    async with serve_in_process() as server:
+        answer = await server.client.post(
+            "/embed", json={"inputs": "a"}, headers={"x-embedserve-timeout": "1e-9"}
+        )
+    assert answer.status_code == 504
+    assert "within 0.0 s" not in answer.json()["error"]

@@ -130,6 +130,14 @@ def test_a_prompt_that_leaves_no_token_of_a_text_is_refused(
     assert "hello" in [VOCABULARY[i] for i in ids] or "world" in [VOCABULARY[i] for i in ids]
 
 
+def test_a_word_too_long_to_be_cut_is_refused_with_the_length_that_is_taken() -> None:
+    with pytest.raises(InputTooLong) as refused:
+        minilm(256).encode(["x" * 1_000_000], "", CUT)
+    assert "input 0 has 1000000 characters, and its first 131072" in refused.value.message
+    assert "send at most 131072 characters" in refused.value.message
+    assert minilm(256).encode(["x" * 131_072], "", CUT)
+
+
 def test_the_prompt_stands_before_every_text() -> None:
     tokenizer = build_tiny_tokenizer()
     with_prompt = tokenizer.encode(["hello", "world"], "query: ", CUT)

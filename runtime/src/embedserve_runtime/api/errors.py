@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,6 +79,8 @@ class HttpError:
     cause: str
 
 
+_SUBJECT = re.compile(r"`(?P<field>[a-z_]+)[`.]|input \d+\b")
+"""The beginning of a message that names the field, or the input, which is wrong."""
 _INVALID = "invalid_request_error"
 INTERNAL = HttpError(500, "Backend", "server_error", "inference")
 
@@ -152,9 +155,17 @@ def write_tei_error(http_error: HttpError, error: EmbedserveError, request_id: s
     return orjson.dumps(body)
 
 
+def find_param(message: str) -> str | None:
+    """Return the field of `/v1/embeddings` that an error's message is about; None where it names none."""
+    match = _SUBJECT.match(message)
+    return None if match is None else match["field"] or "input"
+
+
 def write_openai_error(http_error: HttpError, error: EmbedserveError, request_id: str) -> bytes:
     """Write OpenAI's nested shape and the flat one of TEI's OpenAI route: clients read one or the other."""
     nested = {"message": error.message, "type": http_error.openai, "param": None, "code": error.reason}
+    if http_error.openai == _INVALID:
+        nested["param"] = find_param(error.message)
     if http_error.status >= 500:
         nested["request_id"] = request_id
     flat = {"message": error.message, "code": http_error.status, "type": http_error.tei}

@@ -244,7 +244,7 @@ class Dispatcher:
         waited = self._clock() - admitted.admitted_at
         self._settle(
             admitted,
-            DeadlineExceeded(f"not answered within {waited:.1f} s; the server is busy or the request large"),
+            DeadlineExceeded(f"not answered within {waited:.4g} s; the server is busy or the request large"),
         )
 
     def _settle(self, admitted: AdmittedRequest, outcome: CompletedRequest | EmbedserveError) -> None:

@@ -371,7 +371,7 @@ class InferenceService:
                 return await self.run_in_thread(tokenize)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"the inputs were not tokenized within {seconds:.1f} s; send fewer or shorter ones"
+                f"the inputs were not tokenized within {seconds:.4g} s; send fewer or shorter ones"
             ) from None
 
     async def _submit(

@@ -306,8 +306,8 @@ class TokenizerBackend:
         if len(parts[0]) <= limit or shorter != longer:
             where = "first" if options.from_left else "last"
             raise UnreadableText(
-                f"a text has {len(text)} characters, and its {where} {length} have fewer than {limit} tokens, or ones "
-                "that depend on the others; send less of it"
+                f"a text has {len(text)} characters, and its {where} {length}, which is all that is read, have too "
+                f"few words to cut them to {limit} tokens; send at most {length} characters, with blanks between words"
             )
         return EncodedPart(parts[1], False, 0 if options.from_left else len(text) - length)
 

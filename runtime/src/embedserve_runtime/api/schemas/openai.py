@@ -165,7 +165,9 @@ class OpenAIErrorDetail(ApiModel):
 
     message: ErrorMessage
     type: str = Field(description="Kind of the error, in OpenAI's words.", examples=["invalid_request_error"])
-    param: str | None = Field(description="Always null.", examples=[None])
+    param: str | None = Field(
+        description="The field that is wrong; null where the message names none.", examples=["dimensions"]
+    )
     code: Reason
 
 
@@ -178,7 +180,7 @@ class OpenAIErrorResponse(ApiModel):
             {
                 "message": "`dimensions` must be at least 1 (got 0)",
                 "type": "invalid_request_error",
-                "param": None,
+                "param": "dimensions",
                 "code": "WrongShape",
             }
         ],
