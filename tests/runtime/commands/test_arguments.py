@@ -24,6 +24,7 @@ CONFIGURED = ("serve", "fetch", "convert", "inspect", "bench")
 SECRETS = {("model", "token"), ("server", "api_keys")}
 # Texts that fit where any text of the type does not.
 SPECIAL: dict[SettingPath, str] = {
+    ("server", "cors_origins"): "https://app.example",
     ("model", "commit"): "0123456789abcdef0123456789abcdef01234567",
     ("model", "sha256"): "0" * 64,
     ("model", "s3_endpoint"): "http://s3.example",
@@ -102,6 +103,10 @@ def test_every_setting_but_the_secrets_has_a_flag_of_its_own() -> None:
     assert {setting.path for setting in list_runtime_settings() if setting.flag is None} == SECRETS
 
 
+NEEDED: dict[SettingPath, tuple[str, ...]] = {("server", "pinned_grpc_port"): ("--grpc-port", "0")}
+"""Flags without which another is refused."""
+
+
 def write_value(setting: Setting) -> str:
     """Return a text that is not the setting's default and that it takes."""
     value_type = setting.type
@@ -136,7 +141,8 @@ def test_each_flag_reaches_its_setting(setting: Setting) -> None:
         assert look_up(load_config(None, invocation.settings), setting) is want
         return
     text = write_value(setting)
-    config = load_config(None, parse("serve", *source, str(setting.flag), text).settings)
+    words = [*source, *NEEDED.get(setting.path, ()), str(setting.flag), text]
+    config = load_config(None, parse("serve", *words).settings)
     value = look_up(config, setting)
     if setting.type.kind == "pairs":
         assert value == {"query": "query: "}
@@ -187,6 +193,8 @@ def test_a_flag_that_is_not_given_sets_nothing() -> None:
         (["serve", "m", "--threads", "many"], "'--threads': 'many' is not a valid integer"),
         (["serve", "m", "--http-workers", "many"], "'many' is not a valid integer, nor 'auto'"),
         (["serve", "m", "--prompt", "query"], "'query' is not written as NAME=TEXT"),
+        (["serve", "m", "--prompt", "q=a", "--prompt", "q=b"], "--prompt gives one name two texts"),
+        (["serve", "m", "--config", "a", "--config", "b"], "--config is given 2 times; give it once"),
         (["serve", "a", "--model", "b"], "Two models are named, a and --model b"),
         (["serve", "a", "b"], "unexpected extra argument (b)"),
         (["bench", "m", "--seconds", "0"], "'--seconds'"),

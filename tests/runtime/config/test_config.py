@@ -60,6 +60,40 @@ REFUSED: dict[str, tuple[str, str]] = {
         "model: {source: m}\nserver: {api_keys: Bearer sk-1}",
         "server.api_keys.0: is the name of an authentication scheme",
     ),
+    "no group": ("model: {source: m}\nserver:\n", "server: Input should be a mapping"),
+    "a number that may be a word": (
+        "model: {source: m}\nengine: {devices: 0}",
+        "engine.devices: Input should be greater than 0 or 'auto'",
+    ),
+    "a word of a list that may be a word": (
+        "model: {source: m}\nonnx: {precision: [x]}",
+        "onnx.precision.0: Input should be 'float32', 'float16' or 'int8'; onnx.precision: Input should be 'auto'",
+    ),
+    "YAML that is nested too deeply": ("[" * 3000, "runtime.yaml is not valid YAML: it is nested too deeply"),
+    "a control character": (
+        "model: \x07",
+        "runtime.yaml is not valid YAML: character 7 is a control character",
+    ),
+    "a key twice": (
+        "model: {source: m}\nserver: {port: 1}\nserver: {port: 2}",
+        "is not valid YAML: the same key a second time in line 3, column 1",
+    ),
+    "more threads than any machine has": (
+        "model: {source: m}\nengine: {threads: 100000}",
+        "engine.threads: Input should be less than or equal to 1024",
+    ),
+    "an endless time": (
+        "model: {source: m}\nbatching: {request_timeout_seconds: .inf}",
+        "batching.request_timeout_seconds: Input should be a finite number",
+    ),
+    "a second port for gRPC without the first": (
+        "model: {source: m}\nserver: {pinned_grpc_port: 0}",
+        "server: pinned_grpc_port needs grpc_port",
+    ),
+    "an origin without a scheme": (
+        "model: {source: m}\nserver: {cors_origins: [nope]}",
+        "server.cors_origins.0: String should match pattern",
+    ),
     "no YAML": ("model: [", "runtime.yaml is not valid YAML"),
     "no mapping": ("[1]", "must hold a mapping of settings, found a list"),
 }
@@ -73,6 +107,50 @@ def test_wrong_settings_stop_the_start_with_the_path_of_the_field(
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     assert want_message in caught.value.message
+
+
+def test_a_file_that_is_no_text_is_named_without_the_names_of_exceptions(file: Path) -> None:
+    file.write_bytes(b"\x7fELF\xff")
+    with pytest.raises(ConfigError, match=r"runtime\.yaml is not valid YAML: byte 4 is not UTF-8 text$"):
+        load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "want_message"),
+    [
+        (
+            "EMBEDSERVE_MODEL__OUTPUTS",
+            "dense",
+            r"configuration: model\.outputs \(set by EMBEDSERVE_MODEL__OUTPUTS\): .* JSON",
+        ),
+        ("EMBEDSERVE_MODEL__PROMPTS", "a=b", r"model\.prompts \(set by EMBEDSERVE_MODEL__PROMPTS\): .* JSON"),
+        ("EMBEDSERVE_ENGINE", "onnx", r"engine \(set by EMBEDSERVE_ENGINE\): .* JSON"),
+        (
+            "embedserve_model__outputs",
+            "dense",
+            r"model\.outputs \(set by embedserve_model__outputs\): .* JSON",
+        ),
+        (
+            "embedserve_server__port",
+            "70000",
+            r"server\.port \(set by embedserve_server__port\): Input should",
+        ),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, want_message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=want_message):
+        load_config(flags={"model": {"source": "m"}})
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "https://app.example", "http://localhost:3000", "tauri://localhost"]
+)
+def test_origins_are_those_that_browsers_send(origin: str) -> None:
+    config = load_config(flags={"model": {"source": "m"}, "server": {"cors_origins": [origin]}})
+    assert config.server.cors_origins == (origin,)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import click
 
 from embedserve_runtime import __version__
 from embedserve_runtime.commands.completion import COMPLETE_VARIABLE, PROGRAM, SHELLS, render_script
-from embedserve_runtime.commands.options import SettingsCommand
+from embedserve_runtime.commands.options import OnceOption, SettingsCommand
 from embedserve_runtime.commands.value_types import Duration
 from embedserve_runtime.config.catalog import SettingPath
 from embedserve_runtime.config.model import DEFAULT_STORE
@@ -165,9 +165,7 @@ def build_command_line() -> click.Group:
     )
     click.version_option(__version__, message="%(version)s")(command_line)
     for name, summary, common, own in _COMMANDS:
-        config = click.Option(
-            ["--config"], type=click.Path(path_type=Path), help="YAML file with any setting."
-        )
+        config = OnceOption(["--config"], type=click.Path(path_type=Path), help="YAML file with any setting.")
         run = partial(Invocation, name)
         command_line.add_command(SettingsCommand(name, run, summary, common, (config, *own())))
     command_line.add_command(_build_store())

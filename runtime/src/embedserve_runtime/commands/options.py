@@ -69,15 +69,35 @@ class SettingOption(click.Option):
         description = self.setting.description
         return record[0], record[1].replace(description, _take_first_sentence(description), 1)
 
-    def read_value(self, value: Any) -> Any:
+    def read_value(self, value: Any, ctx: click.Context) -> Any:
         """Return what the setting gets of the parsed value; None where the flag is not given."""
         if not self.multiple:
             return value
         if not value:
             return None
         if self.setting.type.kind == "pairs":
-            return dict(value)
+            return self._build_mapping(value, ctx)
         return value[0] if len(value) == 1 and value[0] in self.setting.type.alternatives else value
+
+    def _build_mapping(self, pairs: Sequence[tuple[str, str]], ctx: click.Context) -> Mapping[str, str]:
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
+            raise click.UsageError(f"{self.opts[0]} gives one name two texts.", ctx)
+        return mapping
+
+
+class OnceOption(click.Option):
+    """An option that may be given once: of several values Click takes the last without a word."""
+
+    def __init__(self, declarations: Sequence[str], **attributes: Any) -> None:
+        super().__init__(declarations, multiple=True, **attributes)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value, None where the option is not given."""
+        values = super().process_value(ctx, value)
+        if len(values) > 1:
+            raise click.UsageError(f"{self.opts[0]} is given {len(values)} times; give it once.", ctx)
+        return values[0] if values else None
 
 
 def _build_type(value_type: ValueType) -> click.ParamType[Any]:
@@ -153,7 +173,7 @@ class SettingsCommand(click.Command):
         given = ctx.params
         positional = given.pop("model")
         for option in self.setting_options:
-            value = option.read_value(given.pop("__".join(option.setting.path)))
+            value = option.read_value(given.pop("__".join(option.setting.path)), ctx)
             if option.setting.path == _SOURCE:
                 value = _choose_source(positional, value, ctx)
             if value is not None:

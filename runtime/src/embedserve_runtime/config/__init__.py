@@ -10,6 +10,7 @@ environment variables.
     engine   engine, conversion
     secrets  how secrets are validated
     catalog  lists all settings with their flags and variables
+    file     reads a file of settings
     problems describes what is wrong with a file or a setting
     loader   reads all groups from their sources
 """

@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class SettingsGroup(BaseModel):
-    """A group of settings, frozen and without unknown keys."""
+    """A group of settings, frozen, without unknown keys, with finite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

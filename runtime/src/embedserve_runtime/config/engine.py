@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt
 
 from embedserve_runtime.config.base import SettingsGroup
 
+ThreadCount = Annotated[int, Field(ge=1, le=1024)]
 ParityFloor = Annotated[float, Field(ge=-1, le=1)]
 
 
@@ -46,7 +47,7 @@ class EngineSettings(SettingsGroup):
         default="auto",
         description="GPUs, each with an engine of its own behind one queue; `auto` takes all that the process sees.",
     )
-    threads: PositiveInt | None = Field(
+    threads: ThreadCount | None = Field(
         default=None, description="Compute threads; by default the container's CPU quota, rounded up."
     )
     one_node: bool = Field(

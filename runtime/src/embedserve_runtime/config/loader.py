@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +18,16 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from embedserve_runtime.config.catalog import ENVIRONMENT_PREFIX, NESTED_DELIMITER, Setting, list_settings
+from embedserve_runtime.config.catalog import (
+    ENVIRONMENT_PREFIX,
+    NESTED_DELIMITER,
+    Setting,
+    SettingPath,
+    list_settings,
+)
 from embedserve_runtime.config.engine import EngineSettings, OnnxSettings
 from embedserve_runtime.config.model import ModelSettings
-from embedserve_runtime.config.problems import FieldPath, describe_problems, describe_yaml_position
+from embedserve_runtime.config.problems import FieldPath, describe_problems
 from embedserve_runtime.config.server import BatchingSettings, ServerSettings, TelemetrySettings
 from embedserve_runtime.errors import ConfigError
 
@@ -110,37 +117,65 @@ def load_config(file: Path | None = None, flags: Mapping[str, Any] | None = None
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    # Imported here: only installations with such a file need it.
-    import yaml
+    # Imported here: only installations with such a file need the library.
+    from embedserve_runtime.config.file import read_settings_file
 
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration file {file}: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:
-        raise ConfigError(
-            f"{file} is not valid YAML: {error.problem}{describe_yaml_position(error)}"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {type(error).__name__}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} must hold a mapping of settings, found a {type(content).__name__}")
-    return content
+    return read_settings_file(file)
 
 
 def _describe_problems(error: ValidationError | SettingsError, flags: Mapping[str, Any]) -> str:
     if isinstance(error, SettingsError):
-        return str(error)
+        return "; ".join(map(_describe_unparsed_variable, _list_unparsed_variables())) or str(error)
     return describe_problems(error, lambda path: _describe_path(path, flags))
+
+
+def _list_unparsed_variables() -> Iterator[tuple[SettingPath, str]]:
+    """List the variables of lists and groups that are not JSON, each with the path that it sets."""
+    paths: dict[SettingPath, None] = {}
+    for setting in list_runtime_settings():
+        paths.update((setting.path[:end], None) for end in range(1, len(setting.path)))
+        if setting.type.kind == "pairs" or (setting.type.is_list and setting.type.kind != "secret"):
+            paths[setting.path] = None
+    for path in paths:
+        variable = _find_variable(path)
+        if (
+            variable is not None
+            and variable.upper() == _name_variable(path)
+            and not _is_json(os.environ[variable])
+        ):
+            yield path, variable
+
+
+def _describe_unparsed_variable(unparsed: tuple[SettingPath, str]) -> str:
+    path, variable = unparsed
+    return (
+        f"{'.'.join(path)} (set by {variable}): a variable has lists and mappings as JSON, such as "
+        """'["dense", "sparse"]' or '{"query": "query: "}'"""
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _describe_path(path: FieldPath, flags: Mapping[str, Any]) -> str:
     """Describe a setting by its path, and by the flag or else the environment variable that sets it, if any."""
-    parts = [str(part) for part in path]
+    parts = [str(part) for part in _drop_types(path)]
     origin = _find_flag(parts, flags) or _find_variable(parts)
     return (".".join(parts) or "settings") + (f" (set by {origin})" if origin is not None else "")
+
+
+def _drop_types(path: FieldPath) -> FieldPath:
+    """Drop the types that pydantic names within a path, where a value may be of several."""
+    for setting in list_runtime_settings():
+        count = len(setting.path)
+        if setting.path == tuple(path[:count]) and setting.type.kind != "pairs":
+            return [*setting.path, *(part for part in path[count:] if isinstance(part, int))]
+    return path
 
 
 def _find_flag(path: Sequence[str], flags: Mapping[str, Any]) -> str | None:
@@ -155,7 +190,11 @@ def _find_flag(path: Sequence[str], flags: Mapping[str, Any]) -> str | None:
 
 
 def _find_variable(path: Sequence[str]) -> str | None:
-    variables = (
-        ENVIRONMENT_PREFIX + NESTED_DELIMITER.join(path[:end]).upper() for end in range(len(path), 0, -1)
-    )
-    return next((name for name in variables if name in os.environ), None)
+    """Return the variable that sets the value at `path`, or the list or group that it is in, in any case of letters."""
+    variables = {name.upper(): name for name in os.environ}
+    names = (_name_variable(path[:end]) for end in range(len(path), 0, -1))
+    return next((variables[name] for name in names if name in variables), None)
+
+
+def _name_variable(path: Sequence[str]) -> str:
+    return ENVIRONMENT_PREFIX + NESTED_DELIMITER.join(path).upper()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from yaml import YAMLError
 
 FieldPath = Sequence[str | int]
+_SHOULD_BE: Final = "Input should be "
+_MESSAGES: Final[Mapping[str, str]] = {"model_type": f"{_SHOULD_BE}a mapping"}
+"""Messages by the type of a problem, where pydantic's own names a class of ours."""
 
 
 def join_path(path: FieldPath) -> str:
@@ -19,11 +22,20 @@ def join_path(path: FieldPath) -> str:
 
 
 def describe_problems(error: ValidationError, describe_path: Callable[[FieldPath], str] = join_path) -> str:
-    """Describe every problem of a validation as `path: message`, separated by semicolons."""
-    return "; ".join(
-        f"{describe_path(problem['loc'])}: {problem['msg'].removeprefix('Value error, ')}"
-        for problem in error.errors(include_url=False, include_input=False, include_context=False)
-    )
+    """Describe every problem of a validation as `path: message`, separated by semicolons.
+
+    A value that may be of several types has a problem for each; they are joined by "or".
+    """
+    messages: dict[str, list[str]] = {}
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        message = _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+        messages.setdefault(describe_path(problem["loc"]), []).append(message)
+    return "; ".join(f"{path}: {_join_alternatives(texts)}" for path, texts in messages.items())
+
+
+def _join_alternatives(messages: Sequence[str]) -> str:
+    first, *others = messages
+    return " or ".join([first, *(other.removeprefix(_SHOULD_BE) for other in others)])
 
 
 def describe_yaml_position(error: YAMLError) -> str:

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic_settings import NoDecode
 
 from embedserve_runtime.config.base import SettingsGroup
 from embedserve_runtime.config.secrets import ApiKeySecret, split_secrets
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+Origin = Annotated[str, Field(pattern=r"^(\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^/\s]+)$")]
 WorkerCount = Annotated[int, Field(ge=1, le=64)]
 
 
@@ -123,7 +124,7 @@ class ServerSettings(SettingsGroup):
         description="A line in the log for each request: route, status, duration, request id. Requests that fail in "
         "the server (5xx) are logged in any case.",
     )
-    cors_origins: tuple[str, ...] = Field(
+    cors_origins: tuple[Origin, ...] = Field(
         default=(),
         description="Origins whose pages may call this server from a browser, such as https://app.example; `*` for "
         "all. By default no browser of another origin may.",
@@ -143,6 +144,12 @@ class ServerSettings(SettingsGroup):
         gt=0,
         description="After the drain: seconds that queued work has to finish before it is failed.",
     )
+
+    @model_validator(mode="after")
+    def _pinned_grpc_port_has_its_first(self) -> ServerSettings:
+        if self.pinned_grpc_port is not None and self.grpc_port is None:
+            raise ValueError("pinned_grpc_port needs grpc_port, which is not set")
+        return self
 
     @property
     def first_workers(self) -> int:

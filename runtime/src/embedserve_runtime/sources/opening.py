@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,7 @@ def _find_local_model(source: str) -> LocatedModel | None:
     if source.startswith(REMOTE):
         return None
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if _is_folder(folder):
         snapshot = find_snapshot(folder)
         revision = LOCAL_REVISION
         if snapshot is not None:
@@ -131,4 +132,27 @@ def _find_local_model(source: str) -> LocatedModel | None:
         return LocatedModel(folder=folder.resolve(), revision=revision, digest=None, size=size)
     if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise ModelNotFound(f"model folder {source} does not exist or is not a folder")
+    if not _is_text(source):
+        raise ModelNotFound(
+            f"{source!r} is neither a folder that exists nor text, which a repository name is"
+        )
     return None
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is that of a folder; one that is too long to be any is not."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
+
+
+def _is_text(source: str) -> bool:
+    """Return whether a source is text: an argument may be bytes that are not UTF-8, as the name of a folder may."""
+    try:
+        source.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
