@@ -25,8 +25,8 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Readiness
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from tests.support.in_process_server import build_page
 from tests.support.tiny_models import build_card, build_tiny_tokenizer
@@ -52,7 +52,7 @@ class NullApplication:
         readiness = Readiness()
         readiness.open(
             InferenceService(
-                ServedModel(build_card(dimensions=DIMENSIONS), limits, [runner.engine]),
+                LoadedModel(build_card(dimensions=DIMENSIONS), limits, [runner.engine]),
                 build_tiny_tokenizer(),
                 self.dispatcher,
                 BatchingSettings(),

@@ -23,8 +23,8 @@ from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Readiness
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.telemetry.tracing import RequestTracer
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -52,6 +52,11 @@ class InProcessServer:
 
     def get_metric(self, name: str, labels: dict[str, str] | None = None) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels or {})
+
+
+def count_open_requests(dispatcher: Dispatcher) -> int:
+    """Return the number of requests that are admitted and not answered yet."""
+    return len(dispatcher._admitted)
 
 
 def build_page(metrics: Metrics) -> Callable[[], Awaitable[bytes]]:
@@ -89,7 +94,7 @@ async def serve_in_process(
         observer=metrics,
     )
     service = InferenceService(
-        ServedModel(card, limits, [runner.engine]),
+        LoadedModel(card, limits, [runner.engine]),
         TextTokenizer.from_card(card) if model else build_tiny_tokenizer(card.max_length),
         dispatcher,
         batching or BatchingSettings(),

@@ -20,7 +20,7 @@ from embedserve_runtime.api.routers.sagemaker_vertex import MAX_CONCURRENT_INSTA
 from embedserve_runtime.config import BatchingSettings
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service.readiness import Phase
-from tests.support.in_process_server import InProcessServer, serve_in_process
+from tests.support.in_process_server import InProcessServer, count_open_requests, serve_in_process
 from tests.support.tiny_runners import GatedRun
 
 EMBED = "/embed"
@@ -106,9 +106,9 @@ async def test_of_many_instances_some_at_a_time_are_queued_and_all_are_answered_
     async with serve_in_process(gate) as server:
         asking = asyncio.create_task(server.client.post("/vertex", json={"instances": instances}))
         await asyncio.to_thread(gate.entered.acquire)
-        while server.dispatcher.open_requests < MAX_CONCURRENT_INSTANCES:  # noqa: ASYNC110  # turns of the loop
+        while count_open_requests(server.dispatcher) < MAX_CONCURRENT_INSTANCES:  # noqa: ASYNC110  # turns of the loop
             await asyncio.sleep(0)
-        assert server.dispatcher.open_requests == MAX_CONCURRENT_INSTANCES
+        assert count_open_requests(server.dispatcher) == MAX_CONCURRENT_INSTANCES
         gate.release()
         answer = await asking
     predictions = answer.json()["predictions"]

@@ -39,6 +39,7 @@ from tests.runtime.frontends.channel_kit import (
     until,
     until_queued,
 )
+from tests.support.in_process_server import count_open_requests
 from tests.support.tiny_runners import GatedRun, build_mean_run
 
 
@@ -91,7 +92,7 @@ async def test_messages_of_a_front_end_that_is_gone_are_ignored() -> None:
         successor.connect(server.channel, b"front-end-0.2")
         done = await submit(successor, ids(1))
         np.testing.assert_array_equal(done.results.dense, build_mean_run()(PackedBatch.pack([ids(1)])))
-        assert server.dispatcher.open_requests == 0
+        assert count_open_requests(server.dispatcher) == 0
         assert not late.done()
         late.cancel()
         server.channel.remove(successor.peer)

@@ -54,14 +54,14 @@ async def dispatcher(
     *engines: Run | BatchRunner,
     limits: Limits | None = None,
     observer: Seen | None = None,
-    sparse: Run | None = None,
+    express: Run | None = None,
 ) -> AsyncIterator[Dispatcher]:
     built = Dispatcher(
         [engine if isinstance(engine, BatchRunner) else TinyRunner(engine) for engine in engines],
         limits or Limits(64, 10_000, 1_000),
         clock=perf_counter,
         observer=observer or Seen(),
-        sparse_runner=None if sparse is None else TinyRunner(sparse),
+        express_runner=None if express is None else TinyRunner(express),
     )
     try:
         yield built
@@ -474,7 +474,7 @@ def dense_by(client: str | None, *values: int) -> BatchRequest:
 
 async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another_runs() -> None:
     gate, beside = GatedRun(), build_mean_run()
-    async with dispatcher(gate, sparse=beside) as built:
+    async with dispatcher(gate, express=beside) as built:
         large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
         await entered(gate)
         waiting = asyncio.create_task(built.submit(dense_by("large", 2, 2), deadline()))
@@ -492,7 +492,7 @@ async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another
 )
 async def test_nothing_runs_beside_the_batches_of_a_single_client(client: str | None) -> None:
     gate, beside = GatedRun(), GatedRun()
-    async with dispatcher(gate, sparse=beside) as built:
+    async with dispatcher(gate, express=beside) as built:
         first = asyncio.create_task(built.submit(dense_by(client, *[1] * 64), deadline()))
         await entered(gate)
         others = [asyncio.create_task(built.submit(dense_by(client, 2), deadline())) for _ in range(3)]
@@ -505,7 +505,7 @@ async def test_nothing_runs_beside_the_batches_of_a_single_client(client: str | 
 
 async def test_batches_beside_the_others_are_counted_and_do_not_change_the_rate() -> None:
     gate, seen = GatedRun(), Seen()
-    async with dispatcher(gate, sparse=build_mean_run(), observer=seen) as built:
+    async with dispatcher(gate, express=build_mean_run(), observer=seen) as built:
         built.learn_rate(64.0)
         large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
         await entered(gate)
@@ -524,7 +524,7 @@ async def test_threads_that_run_batches_give_way_once_a_batch_has_run_beside_the
         nice.append(read_nice())
         return gate(batch)
 
-    async with dispatcher(run, sparse=mean) as built:
+    async with dispatcher(run, express=mean) as built:
         large = asyncio.create_task(built.submit(dense_by("large", 1), deadline()))
         await entered(gate)
         await built.submit(dense_by("small", 1), deadline())

@@ -230,7 +230,7 @@ def test_a_client_alone_may_send_what_fills_an_empty_queue() -> None:
     assert policy.queued_tokens == 100
 
 
-SPARSE_CASES = [
+EXPRESS_CASES = [
     pytest.param({"idle": [[5]]}, {"idle"}, id="a client that runs nothing"),
     pytest.param({"idle": [[5], [7, 7]], "new": [[9]]}, {"idle", "new"}, id="all of them together"),
     pytest.param({"runs": [[5]]}, set[str](), id="not one of which a batch runs"),
@@ -241,7 +241,7 @@ SPARSE_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("waiting", "want_clients"), SPARSE_CASES)
+@pytest.mark.parametrize(("waiting", "want_clients"), EXPRESS_CASES)
 def test_who_is_in_a_batch_beside_the_others(
     waiting: dict[str | None, list[list[int]]], want_clients: set[str]
 ) -> None:
@@ -256,7 +256,7 @@ def test_who_is_in_a_batch_beside_the_others(
             policy.admit(number, lengths, NEVER, client)
             if client in want_clients:
                 wanted[number] = len(lengths)
-    batch = policy.form_sparse_batch(0.0)
+    batch = policy.form_express_batch(0.0)
     assert {part.request_id: len(part.inputs) for part in batch.parts} == wanted if batch else not wanted
     assert batch is None or set(batch.clients) == want_clients
 
@@ -264,12 +264,12 @@ def test_who_is_in_a_batch_beside_the_others(
 def test_a_client_runs_beside_the_others_again_once_its_batch_has_ended() -> None:
     policy = RequestQueue(Limits(batch_tokens=40, queue_tokens=10_000, queue_inputs=1_000))
     policy.admit(1, [5], NEVER, "idle")
-    batch = policy.form_sparse_batch(0.0)
+    batch = policy.form_express_batch(0.0)
     assert batch is not None
     policy.admit(2, [5], NEVER, "idle")
-    assert policy.form_sparse_batch(0.0) is None
+    assert policy.form_express_batch(0.0) is None
     policy.end_batch(batch.clients)
-    assert policy.form_sparse_batch(0.0) is not None
+    assert policy.form_express_batch(0.0) is not None
 
 
 def test_a_client_that_is_not_told_apart_may_fill_the_queue() -> None:
@@ -360,7 +360,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         self.check(batch)
 
-    def check(self, batch: BatchPlan, *, is_sparse: bool = False) -> None:
+    def check(self, batch: BatchPlan, *, is_express: bool = False) -> None:
         lengths = [self.live[part.request_id].lengths[index] for part in batch.parts for index in part.inputs]
         assert len({part.request_id for part in batch.parts}) == len(batch.parts)
         assert batch.tokens == sum(lengths)
@@ -376,7 +376,7 @@ class QueueModel(RuleBasedStateMachine):
             if not request.waiting:
                 del self.live[part.request_id]
         for request in self.live.values():
-            if not request.served and not is_sparse:
+            if not request.served and not is_express:
                 request.cuts_waited += 1
                 assert request.cuts_waited <= request.max_cuts, "how long anyone waits is bounded"
 
@@ -414,13 +414,13 @@ class ClientQueueModel(QueueModel):
     @rule()
     def cut_beside_the_others(self) -> None:
         owners = {number: request.client for number, request in self.live.items()}
-        batch = self.policy.form_sparse_batch(self.now)
+        batch = self.policy.form_express_batch(self.now)
         if batch is None:
             return
         clients = {owners[part.request_id] for part in batch.parts}
         assert clients == set(batch.clients)
         assert not clients & {client for one in self.running for client in one.clients}
-        self.check(batch, is_sparse=True)
+        self.check(batch, is_express=True)
         left = {request.client for request in self.live.values()}
         assert not clients & left, "all that such a client has is taken"
 
@@ -429,8 +429,8 @@ class ClientQueueModel(QueueModel):
     def end_the_oldest_batch(self) -> None:
         self.policy.end_batch(self.running.pop(0).clients)
 
-    def check(self, batch: BatchPlan, *, is_sparse: bool = False) -> None:
-        super().check(batch, is_sparse=is_sparse)
+    def check(self, batch: BatchPlan, *, is_express: bool = False) -> None:
+        super().check(batch, is_express=is_express)
         self.running.append(batch)
 
 

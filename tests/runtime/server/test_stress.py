@@ -20,7 +20,7 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.telemetry.metrics import resident_bytes
-from tests.support.in_process_server import InProcessServer, listen, serve_in_process
+from tests.support.in_process_server import InProcessServer, count_open_requests, listen, serve_in_process
 from tests.support.tiny_models import DIMENSIONS
 
 REQUESTS = int(os.environ.get("EMBEDSERVE_STRESS_REQUESTS", "400"))
@@ -120,7 +120,7 @@ async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> No
         assert resident_bytes(os.getpid()) - before < GROWTH_BYTES
         assert memory.pending == 0
         assert (server.dispatcher.queued_inputs, server.dispatcher.queued_tokens) == (0, 0)
-        assert server.dispatcher.open_requests == 0
+        assert count_open_requests(server.dispatcher) == 0
 
         seen = counted(server)
         assert outcomes.total() == seen.total() == REQUESTS

@@ -35,7 +35,7 @@ from embedserve_runtime.scheduling.calibration import (
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.service import InferenceService
-from embedserve_runtime.service.served_model import ServedModel
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 CALIBRATION_SECONDS = 5.0
@@ -153,7 +153,7 @@ async def _measure_load(
     engines, batches = repeat_by_concurrency([runner]), BatchCounter()
     dispatcher = Dispatcher(engines, limits, clock=time.perf_counter, observer=batches)
     service = InferenceService(
-        ServedModel(runner.card, limits, [runner.engine]), tokenizer, dispatcher, batching, time.perf_counter
+        LoadedModel(runner.card, limits, [runner.engine]), tokenizer, dispatcher, batching, time.perf_counter
     )
     try:
         load = partial(

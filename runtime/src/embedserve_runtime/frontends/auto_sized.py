@@ -13,7 +13,7 @@ from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports, bind_further_ports
-from embedserve_runtime.service.served_model import ServedModel
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
 
@@ -66,7 +66,7 @@ class AutoSizedFrontEnd:
         self._status = status
         self._front.set_status(status)
 
-    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         await self._front.open(model, tokenizer, dispatcher)
 
     def stop(self) -> None:

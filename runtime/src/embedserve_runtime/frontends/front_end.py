@@ -7,8 +7,8 @@ from typing import Protocol
 
 from embedserve_runtime.config import BatchingSettings, LogFormat, ServerSettings, TelemetrySettings
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Phase
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 
@@ -54,7 +54,7 @@ class FrontEnd(Protocol):
 
     def set_status(self, status: ServerStatus) -> None: ...
 
-    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Returns when requests can be answered."""
         ...
 

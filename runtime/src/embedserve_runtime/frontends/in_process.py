@@ -11,7 +11,7 @@ from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import InferenceService
-from embedserve_runtime.service.served_model import ServedModel
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 
@@ -33,7 +33,7 @@ class InProcessFrontEnd:
     def set_status(self, status: ServerStatus) -> None:
         pass
 
-    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         self._service = InferenceService(model, tokenizer, dispatcher, self._batching, time.perf_counter)
         self._context.readiness.open(self._service)
 

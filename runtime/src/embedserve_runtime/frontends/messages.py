@@ -170,7 +170,7 @@ class StatusChanged(Message, frozen=True):
 
 
 class ModelOpened(Message, frozen=True):
-    """There is a model to serve. model: a pickled `ServedModel`."""
+    """There is a model to serve. model: a pickled `LoadedModel`."""
 
     model: bytes
 

@@ -30,8 +30,8 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import bind
 from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Readiness
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import create_discarding_logger
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -66,7 +66,7 @@ async def _measured(
     )
     dispatcher = Dispatcher([idle], LIMITS, clock=time.perf_counter, observer=metrics)
     service = InferenceService(
-        ServedModel(card, LIMITS, [NO_ENGINE]), tokenizer, dispatcher, BatchingSettings(), time.perf_counter
+        LoadedModel(card, LIMITS, [NO_ENGINE]), tokenizer, dispatcher, BatchingSettings(), time.perf_counter
     )
     readiness.open(service)
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from embedserve_runtime.frontends.front_end import FrontEndSettings, ServerStatus
-from embedserve_runtime.service.served_model import ServedModel
+from embedserve_runtime.service.loaded_model import LoadedModel
 
 
 def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -22,7 +22,7 @@ class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table | {MappingProxyType: lambda proxy: (_read_only, (dict(proxy),))}
 
 
-def to_pickle(value: FrontEndSettings | ServerStatus | ServedModel) -> bytes:
+def to_pickle(value: FrontEndSettings | ServerStatus | LoadedModel) -> bytes:
     """Only ever read by a front end from the process that has started it, never the other way round."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)

@@ -25,8 +25,8 @@ from embedserve_runtime.frontends.messages import (
 from embedserve_runtime.frontends.pickling import to_pickle
 from embedserve_runtime.scheduling.dispatcher import Dispatcher
 from embedserve_runtime.server.sockets import Ports
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Phase
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics, read_cpu_seconds
 from embedserve_runtime.telemetry.series import NUMBER_BYTES, Row, view_row
 from embedserve_runtime.tokenizing import TextTokenizer
@@ -47,7 +47,7 @@ class WorkerSupervisor:
         self.settings = settings
         self.metrics = metrics
         self.status = ServerStatus(Phase.LOADING, "the model is being loaded")
-        self.model: ServedModel | None = None
+        self.model: LoadedModel | None = None
         self._is_stopping = False
         self._slots = [_Slot(self, f"http-{index}", its) for index, its in enumerate(ports)]
         self._tasks = [asyncio.create_task(slot.keep_running()) for slot in self._slots]
@@ -66,7 +66,7 @@ class WorkerSupervisor:
         self.status = status
         self.channel.broadcast(StatusChanged(to_pickle(status)))
 
-    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Returns when all can answer requests. They make tokenizers of their own."""
         self.model = model
         self.channel.open(dispatcher)

@@ -46,8 +46,8 @@ from embedserve_runtime.frontends.remote_dispatcher import RemoteDispatcher
 from embedserve_runtime.frontends.servers import HttpServers
 from embedserve_runtime.server.sockets import Ports
 from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Phase, Readiness
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.logs import configure_logs
 from embedserve_runtime.telemetry.redaction import build_redactor
 from embedserve_runtime.telemetry.requests import RequestMetrics
@@ -129,7 +129,7 @@ class Worker:
         self._tracer = context.tracer
         self._servers = HttpServers(settings.server, self._ports, context)
 
-    async def _open_service(self, model: ServedModel) -> None:
+    async def _open_service(self, model: LoadedModel) -> None:
         assert self._settings is not None, "comes first"
         assert self._channel is not None, "connected"
         tokenizer = await asyncio.to_thread(TextTokenizer.from_card, model.card)

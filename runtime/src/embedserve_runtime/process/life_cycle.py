@@ -44,8 +44,8 @@ from embedserve_runtime.scheduling.policy import Limits
 from embedserve_runtime.server.http_server import HttpServer
 from embedserve_runtime.server.sockets import Ports, format_address
 from embedserve_runtime.service import InferenceService
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.readiness import Phase, Readiness
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.telemetry.metrics import Metrics
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
@@ -202,7 +202,7 @@ class ServerProcess:
             limits,
             clock=time.perf_counter,
             observer=self._front_end.observer,
-            sparse_runner=runners[0] if runners[0].engine.can_overcommit else None,
+            express_runner=runners[0] if runners[0].engine.can_overcommit else None,
         )
         if loaded.calibration:
             dispatcher.learn_rate(
@@ -215,7 +215,7 @@ class ServerProcess:
         self._runs_on_cpu = engines[0].device == "cpu"
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         self._metrics.memory_planned(fit.limit, fit.planned)
-        model = ServedModel(card, limits, engines, fit)
+        model = LoadedModel(card, limits, engines, fit)
         await self._front_end.open(model, loaded.tokenizer, dispatcher)
         self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher
@@ -241,7 +241,7 @@ class ServerProcess:
             await asyncio.wait_for(self._front_end.wait_finished(), LAST_ANSWERS_SECONDS)
         raise EngineBroken(f"{message}; the process ends, for a new one to be started")
 
-    def _open_service(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    def _open_service(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         """Open the service for what this process answers besides HTTP's front ends: self-checks, and gRPC if it is
         on."""
         try:

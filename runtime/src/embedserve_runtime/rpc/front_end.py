@@ -8,7 +8,7 @@ import logging
 from embedserve_runtime.frontends.front_end import FrontEnd, ServerStatus
 from embedserve_runtime.rpc.server import RpcServer
 from embedserve_runtime.scheduling.dispatcher import Dispatcher, Observer
-from embedserve_runtime.service.served_model import ServedModel
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.tokenizing import TextTokenizer
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class RpcFrontEnd:
         self._http.set_status(status)
         self._updating = asyncio.create_task(self._update_after(self._updating))
 
-    async def open(self, model: ServedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
+    async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
         await self._http.open(model, tokenizer, dispatcher)
 
     def stop(self) -> None:

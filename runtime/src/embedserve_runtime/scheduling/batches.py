@@ -158,12 +158,12 @@ class ScheduledBatch:
     """A batch to run.
 
     parts: its requests with the inputs of each, in the order of the rows. plan: that it was formed by.
-    is_sparse: whether it runs beside the others, and so says nothing of the engine's rate.
+    is_express: tells whether the batch runs beside regular ones; its time is not used to estimate the engine's rate.
     """
 
     parts: tuple[tuple[AdmittedRequest, Sequence[int]], ...]
     plan: BatchPlan
-    is_sparse: bool = False
+    is_express: bool = False
 
     @property
     def tokens(self) -> int:

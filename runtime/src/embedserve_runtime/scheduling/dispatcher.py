@@ -6,8 +6,9 @@ An executor forms a batch the moment its runner has room, so a request that arri
 Where a single serial runner runs a batch that is long enough to be predicted, the loop forms and packs the next one
 just before it ends, and the runner finds it ready.
 
-Where the engine takes a batch beside those that run, one more executor runs what clients have that run nothing (sparse
-batches). It is ahead of the others, whose threads give way to it and to the event loop from its first batch on.
+Where the engine takes a batch beside those that run, one more executor runs the requests of clients that have no inputs
+running, in express batches. It is ahead of the others, whose threads give way to it and to the event loop from its
+first batch on.
 
 One wake-up of the loop a batch and one future a request, whatever the number of inputs.
 """
@@ -70,10 +71,10 @@ class Dispatcher:
         *,
         clock: Clock,
         observer: Observer,
-        sparse_runner: BatchRunner | None = None,
+        express_runner: BatchRunner | None = None,
     ) -> None:
         """runners: of one model, each with an executor of its own; they take batches from one queue. A runner that
-        runs several batches at once is listed as often. sparse_runner: runs sparse batches beside them; None where no
+        runs several batches at once is listed as often. express_runner: runs express batches beside them; None where no
         engine takes one more."""
         self._runners = len(runners)
         self._clock = clock
@@ -86,9 +87,9 @@ class Dispatcher:
         self._wake = threading.Condition(self._lock)
         self._waiting_executors = 0
         self._wake_is_due = False
-        self._wake_sparse = threading.Condition(self._lock)
-        self._sparse_is_waiting = False
-        self._has_sparse_batches = False
+        self._wake_express = threading.Condition(self._lock)
+        self._express_is_waiting = False
+        self._has_express_batches = False
         self._thread = threading.local()
         self._batches = 0
         self._prepared: ScheduledBatch | None = None
@@ -100,9 +101,11 @@ class Dispatcher:
             start_executor(runner, clock, self._wait_for_batch, self._give, f"engine-{number}")
             for number, runner in enumerate(runners)
         ]
-        if sparse_runner is not None:
+        if express_runner is not None:
             self._executors.append(
-                SerialExecutor(sparse_runner, clock, self._wait_for_sparse_batch, self._give, "engine-sparse")
+                SerialExecutor(
+                    express_runner, clock, self._wait_for_express_batch, self._give, "engine-express"
+                )
             )
         self._prepares = len(runners) == 1 and isinstance(self._executors[0], SerialExecutor)
 
@@ -117,11 +120,6 @@ class Dispatcher:
     @property
     def queue_seconds(self) -> float:
         return self._queue.queue_seconds
-
-    @property
-    def open_requests(self) -> int:
-        """Admitted and not answered yet."""
-        return len(self._admitted)
 
     @property
     def limits(self) -> Limits:
@@ -172,7 +170,7 @@ class Dispatcher:
             self._admit(admitted, lengths, deadline)
         else:
             self._admit_client(request.client, admitted, lengths, deadline)
-        is_wanted = self._waiting_executors or (self._sparse_is_waiting and request.client is not None)
+        is_wanted = self._waiting_executors or (self._express_is_waiting and request.client is not None)
         if is_wanted and not self._wake_is_due:
             # At the end of this iteration of the loop: what else has come in by then shares the batch.
             self._wake_is_due = True
@@ -230,7 +228,7 @@ class Dispatcher:
                 self._queue.abort(request_id)
             self._prepared = None
             self._wake.notify_all()
-            self._wake_sparse.notify_all()
+            self._wake_express.notify_all()
         for admitted in [*self._admitted.values()]:
             self._settle(admitted, NotReady(message))
 
@@ -270,7 +268,7 @@ class Dispatcher:
     # -- on threads of the executors
 
     def _wait_for_batch(self) -> ScheduledBatch | None:
-        if self._has_sparse_batches and not hasattr(self._thread, "gives_way"):
+        if self._has_express_batches and not hasattr(self._thread, "gives_way"):
             self._thread.gives_way = True
             give_way()
         with self._lock:
@@ -288,24 +286,24 @@ class Dispatcher:
             if self._waiting_executors and self._queue.queued_inputs:
                 self._wake.notify()
             elif not self._waiting_executors:
-                self._wake_sparse_executor()
+                self._wake_express_executor()
         if self._prepares and rate:
             expected = batch.tokens / rate
             if expected >= MIN_PREPARED_SECONDS:
                 self._call_on_loop(self._loop.call_later, expected - PREPARE_SECONDS, self._prepare, number)
         return batch
 
-    def _wait_for_sparse_batch(self) -> ScheduledBatch | None:
+    def _wait_for_express_batch(self) -> ScheduledBatch | None:
         with self._lock:
             while not self._closed:
                 # Who finds an executor free needs no other.
-                plan = None if self._waiting_executors else self._queue.form_sparse_batch(self._clock())
+                plan = None if self._waiting_executors else self._queue.form_express_batch(self._clock())
                 if plan:
-                    self._has_sparse_batches = True
-                    return ScheduledBatch(self._find_admitted(plan), plan, is_sparse=True)
-                self._sparse_is_waiting = True
-                self._wake_sparse.wait()
-                self._sparse_is_waiting = False
+                    self._has_express_batches = True
+                    return ScheduledBatch(self._find_admitted(plan), plan, is_express=True)
+                self._express_is_waiting = True
+                self._wake_express.wait()
+                self._express_is_waiting = False
             return None
 
     def _give(self, batch: ScheduledBatch, outcome: BatchOutcome) -> None:
@@ -326,12 +324,12 @@ class Dispatcher:
             if self._waiting_executors:
                 self._wake.notify()
             else:
-                self._wake_sparse_executor()
+                self._wake_express_executor()
 
-    def _wake_sparse_executor(self) -> None:
-        """Wake the executor of sparse batches if there is work for it. The caller holds the lock."""
-        if self._sparse_is_waiting and self._queue.has_sparse_clients:
-            self._wake_sparse.notify()
+    def _wake_express_executor(self) -> None:
+        """Wake the executor of express batches if there is work for it. The caller holds the lock."""
+        if self._express_is_waiting and self._queue.has_idle_client_requests:
+            self._wake_express.notify()
 
     def _prepare(self, number: int) -> None:
         """Form and pack the batch that follows batch `number`, unless the engine was faster than expected."""
@@ -352,7 +350,7 @@ class Dispatcher:
                 failed=run.failed,
             )
         with self._lock:
-            for run in () if batch.is_sparse else outcome.runs:
+            for run in () if batch.is_express else outcome.runs:
                 if not run.failed:
                     self._queue.record(run.tokens * self._runners, run.seconds)
         if len(outcome.failed) == batch.inputs and self.on_batch_failed is not None:

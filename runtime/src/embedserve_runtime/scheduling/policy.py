@@ -15,8 +15,8 @@ queue for one and a third for each of two (dynamic thresholds, Choudhury and Hah
 more.
 
 A client that sends little does not wait for the batches of one that sends much: where the engine can run a batch beside
-those that run, `form_sparse_batch` takes what all clients have that run nothing, if it is less than a batch (sparse
-flows of FQ-CoDel, RFC 8290). They are few by definition, and who sends more is served by `form_batch` alone.
+those that run, `form_express_batch` takes the requests of all clients that have no inputs running, as far as they fit
+into one batch (RFC 8290 calls such flows of FQ-CoDel sparse). A client that sends more is served by `form_batch` alone.
 
 Inside a request the longest inputs go first, so that the sequences of one batch have similar lengths; a
 request is answered when its last input is done, so nobody waits for that order.
@@ -282,15 +282,15 @@ class RequestQueue:
             if queue.client not in batch.clients:
                 self._clients.move_to_end(queue.client, last=False)
 
-    def form_sparse_batch(self, now: float) -> BatchPlan | None:
-        """Form a batch of all that waits of clients that run nothing; None where there are none.
+    def form_express_batch(self, now: float) -> BatchPlan | None:
+        """Form a batch of all requests of clients that have no inputs running; None where there are none.
 
         It is no larger than any other batch; a client that has more waiting takes no part, nor do requests whose
         clients are not told apart. Requests whose deadline has passed stay for `form_batch` to drop.
         """
         batch = _BatchBuilder(self._compute_budget())
         for queue in islice(self._clients.values(), LOOK_AHEAD):
-            if self._is_sparse(queue.client) and queue.tokens <= batch.room and not queue.has_expired(now):
+            if self._is_idle(queue.client) and queue.tokens <= batch.room and not queue.has_expired(now):
                 self._take_all(queue, batch)
         for client in batch.clients:
             del self._clients[client]
@@ -305,11 +305,11 @@ class RequestQueue:
             del self._client_of[request.request_id]
 
     @property
-    def has_sparse_clients(self) -> bool:
-        """Return whether `form_sparse_batch` may find something."""
-        return any(self._is_sparse(client) for client in islice(self._clients, LOOK_AHEAD))
+    def has_idle_client_requests(self) -> bool:
+        """Return whether `form_express_batch` may find a client's requests to run."""
+        return any(self._is_idle(client) for client in islice(self._clients, LOOK_AHEAD))
 
-    def _is_sparse(self, client: str | None) -> bool:
+    def _is_idle(self, client: str | None) -> bool:
         return client is not None and not self._running[client]
 
     def _start(self, batch: _BatchBuilder) -> BatchPlan | None:

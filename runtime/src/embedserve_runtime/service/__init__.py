@@ -6,7 +6,7 @@ Every dialect of the API comes through here, so what a request means is decided 
 
     service         the path of a request
     types           requests and results
-    served_model    the model that answers
+    loaded_model    the model that answers
     micro_batching  small queries, many at a time
     fair_thread_pool    threads that clients take turns on
     roles           the role of inputs, and their prompt

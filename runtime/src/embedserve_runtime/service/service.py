@@ -28,12 +28,12 @@ from embedserve_runtime.service.coalescing import RequestCoalescer, can_coalesce
 from embedserve_runtime.service.current_client import begin_part, get_client
 from embedserve_runtime.service.fair_thread_pool import FairThreadPool
 from embedserve_runtime.service.limits import check_hidden_size, check_listing_size
+from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.output_names import OUTPUT_NAMES, name_outputs
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
-from embedserve_runtime.service.served_model import ServedModel
 from embedserve_runtime.service.spans import SpanTokens, check_spans, find_span_tokens
 from embedserve_runtime.service.types import (
     ChunkedResult,
@@ -77,7 +77,7 @@ class InferenceService:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: LoadedModel,
         tokenizer: TextTokenizer,
         dispatcher: RequestDispatcher,
         batching: BatchingSettings,
@@ -90,7 +90,7 @@ class InferenceService:
         self.batching = batching
         self.max_length = tokenizer.max_length
         self._tokenizer = tokenizer
-        self._encoders = InputEncoders.for_model(card, tokenizer, model.task)
+        self._encoders = InputEncoders.for_model(card, tokenizer, model.task_index)
         self._clock = clock
         outputs = card.outputs
         # Cached, since a set operation on flags takes as long as all other checks together.
@@ -101,8 +101,8 @@ class InferenceService:
         )
         self._threads = FairThreadPool(TOKENIZER_THREADS, "tokenizer", clock)
         self.other_tasks = [
-            InferenceService(model_of_task, tokenizer, dispatcher, batching, clock)
-            for model_of_task in model.list_other_tasks()
+            InferenceService(task_model, tokenizer, dispatcher, batching, clock)
+            for task_model in model.list_other_task_models()
         ]
 
     async def embed(self, query: EmbedQuery) -> EmbedResult:

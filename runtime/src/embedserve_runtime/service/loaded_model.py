@@ -12,20 +12,20 @@ from embedserve_runtime.scheduling.policy import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class LoadedModel:
     """A model that is ready to answer requests.
 
-    limits: of its batches and its queue. engines: those that run it, memory: what it takes, both for `/info`. task: the
-    number of the card's task.
+    limits: of its batches and its queue. engines: those that run it, memory: what it takes, both for `/info`.
+    task_index: index of this card's adapter task; 0 is the default one.
     """
 
     card: ModelCard
     limits: Limits
     engines: Sequence[EngineDescription]
     memory: MemoryFit | None = None
-    task: int = 0
+    task_index: int = 0
 
-    def list_other_tasks(self) -> list[ServedModel]:
-        """List the same model as what serves its other tasks."""
+    def list_other_task_models(self) -> list[LoadedModel]:
+        """List the model once for each other adapter task, with the card and the index of that task."""
         cards = enumerate(self.card.other_tasks, start=1)
-        return [replace(self, card=card, task=number) for number, card in cards]
+        return [replace(self, card=card, task_index=index) for index, card in cards]
