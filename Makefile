@@ -87,7 +87,7 @@ test-fast: lint docs ## every test that needs no cluster (under 2 minutes once s
 .PHONY: test-gpu
 test-gpu: setup ## the tests that need a CUDA device; they skip with a reason without one
 	$(BIN)/pytest tests/runtime/engines/test_cuda_loading.py tests/runtime/engines/test_cuda_routes.py \
-	  tests/runtime/engines/test_cuda_lanes.py tests/runtime/engines/test_cuda_products.py \
+	  tests/runtime/engines/test_cuda_streams.py tests/runtime/engines/test_cuda_products.py \
 	  tests/runtime/engines/test_cuda_token_weights.py \
 	  tests/runtime/engines/test_cuda.py
 

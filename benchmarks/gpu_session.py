@@ -43,7 +43,7 @@ STEPS: tuple[Step, ...] = (
         (
             "pytest",
             "-q",
-            *(f"{TESTS}/test_cuda_{name}.py" for name in ("routes", "lanes", "token_weights")),
+            *(f"{TESTS}/test_cuda_{name}.py" for name in ("routes", "streams", "token_weights")),
         ),
         180,
     ),

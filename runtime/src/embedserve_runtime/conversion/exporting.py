@@ -88,7 +88,7 @@ def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     graph = read_graph(encoder_files, folder / EXPORT_FILE, task=task, pooled=False)
     encoder = describe_graph_encoder(encoder_files, graph)
     texts = _sample_texts(encoder_files, min(encoder.max_tokens, MAX_TOKENS))
-    want = [model.run(text) for text in texts]
+    reference = [model.run(text) for text in texts]
     engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
     began = time.perf_counter()
     exported = [
@@ -98,7 +98,7 @@ def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     ]
     speed = sum(map(len, texts)) / (time.perf_counter() - began)
     variant = _judge(
-        _summarize_outputs(want, model.output), _summarize_outputs(exported, model.output), speed
+        _summarize_outputs(reference, model.output), _summarize_outputs(exported, model.output), speed
     )
     if not variant.published:
         raise ModelInvalid(f"the export of {encoder_files.path} is not what torch computes: {variant.reason}")
@@ -134,6 +134,6 @@ def _summarize_outputs(rows: list[FloatArray], output: str) -> ComparedOutputs:
     return ComparedOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
 
 
-def _judge(want: ComparedOutputs, exported: ComparedOutputs, speed: float) -> Variant:
-    parity = compare(want, exported)
+def _judge(reference: ComparedOutputs, exported: ComparedOutputs, speed: float) -> Variant:
+    parity = compare(reference, exported)
     return describe_variant(PLAIN, parity, describe_shortfalls(parity, FLOOR), speed)

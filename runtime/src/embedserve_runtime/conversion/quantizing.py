@@ -110,13 +110,13 @@ def compute_quantization_error(
     weight: FloatArray, rows: FloatArray, form: StaticQuantization, max_weight: int
 ) -> float:
     """Return the mean over tokens of the squared error of the product relative to its size; rows (tokens, columns)."""
-    want = rows @ weight
+    expected = rows @ weight
     quantised, scales = quantize_static(weight, form, max_weight)
     inputs = rows if form.factors is None else rows / form.factors
     levels = np.clip(np.rint(inputs / form.scale) + form.zero_point, 0, 255) - np.float32(form.zero_point)
     product = (levels * form.scale) @ (quantised * scales)
-    size = np.maximum((want**2).sum(axis=1), TINY)
-    return float(np.mean(((product - want) ** 2).sum(axis=1) / size))
+    size = np.maximum((expected**2).sum(axis=1), TINY)
+    return float(np.mean(((product - expected) ** 2).sum(axis=1) / size))
 
 
 def _iterate_static_forms(weight: FloatArray, ranges: ObservedRanges) -> Iterator[StaticQuantization]:

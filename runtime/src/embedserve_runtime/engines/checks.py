@@ -27,8 +27,8 @@ class Check:
     detail: str
 
 
-def compare_hidden_states(name: str, values: FloatArray, want: FloatArray, min_cosine: float) -> Check:
+def compare_hidden_states(name: str, values: FloatArray, reference: FloatArray, min_cosine: float) -> Check:
     """Compare hidden states with those of another engine, token by token."""
-    cosine = float(compute_cosines(values, want).min())
+    cosine = float(compute_cosines(values, reference).min())
     status = CheckStatus.OK if cosine >= min_cosine else CheckStatus.FAILED
     return Check(name, status, f"least cosine {cosine:.6f}, at least {min_cosine} is needed")

@@ -58,7 +58,7 @@ def build_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngine
         tasks = [
             _build_task_runners(task_card, tensors, engines_of) for task_card in (card, *card.other_tasks)
         ]
-        return [TaskRunner(of_device) for of_device in zip(*tasks, strict=True)]
+        return [TaskRunner(task_runners) for task_runners in zip(*tasks, strict=True)]
     return _build_task_runners(card, tensors, engines_of)
 
 

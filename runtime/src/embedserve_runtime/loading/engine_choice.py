@@ -81,12 +81,12 @@ def check_graph(settings: EngineSettings) -> None:
 
 def _check_is_alone(settings: EngineSettings, what: str) -> None:
     """Raise UnsupportedArchitecture for settings that are for encoders on torch only."""
-    of_torch = (
+    torch_only_settings = (
         ("attention", settings.attention, {"auto"}),
         ("device", settings.device, {"auto", "cpu"}),
         ("devices", settings.devices, {"auto", 1}),
     )
-    for name, value, defaults in of_torch:
+    for name, value, defaults in torch_only_settings:
         if value not in defaults:
             raise UnsupportedArchitecture(
                 f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"

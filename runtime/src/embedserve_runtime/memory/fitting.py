@@ -16,8 +16,8 @@ from embedserve_runtime.memory.plan import (
 )
 from embedserve_runtime.memory.sizes import MIB, ModelSizes
 
-GOOD_TOKENS = 512
-"""A budget that is not lowered further as long as something else can be: smaller batches cost rate."""
+PREFERRED_MIN_BATCH_TOKENS = 512
+"""Batches are not lowered further as long as something else can be: smaller ones cost throughput."""
 MIN_TOKENS = 256
 MIN_QUEUE_INPUTS = 512
 MIN_MAX_LENGTH = 512
@@ -67,13 +67,13 @@ def fit_load(model: ModelSizes, requested: ServingLoad, bounds: ServingLoad, lim
     return MemoryFit(load, planned, limit, workers, tuple(_describe(requested, load)))
 
 
-def _check(model: ModelSizes, least: ServingLoad, requested: ServingLoad, limit: int) -> None:
+def _check(model: ModelSizes, min_load: ServingLoad, requested: ServingLoad, limit: int) -> None:
     """Raise MemoryTooSmall where the model, without any request, takes more than the limit."""
-    alone = replace(least, pending_bytes=0, queue_inputs=0)
-    needed = plan_memory(model, alone).total - SHARED_BYTES
+    idle_load = replace(min_load, pending_bytes=0, queue_inputs=0)
+    needed = plan_memory(model, idle_load).total - SHARED_BYTES
     if needed <= limit:
         return
-    smallest, full = (plan_memory(model, load).limit // MIB for load in (least, requested))
+    smallest, full = (plan_memory(model, load).limit // MIB for load in (min_load, requested))
     raise MemoryTooSmall(
         f"the container may take {limit // MIB}Mi of memory, and the model needs {needed // MIB}Mi before any request; "
         f"a limit of {full}Mi (spec.resources.limits.memory) has room for batches of {requested.batch_tokens} tokens, "
@@ -83,8 +83,8 @@ def _check(model: ModelSizes, least: ServingLoad, requested: ServingLoad, limit:
 
 def _iterate_lower(load: ServingLoad) -> Iterator[ServingLoad]:
     """Yield loads that take ever less: what costs least is lowered first."""
-    while load.batch_tokens > GOOD_TOKENS:
-        load = replace(load, batch_tokens=max(GOOD_TOKENS, load.batch_tokens // 2))
+    while load.batch_tokens > PREFERRED_MIN_BATCH_TOKENS:
+        load = replace(load, batch_tokens=max(PREFERRED_MIN_BATCH_TOKENS, load.batch_tokens // 2))
         yield load
     if load.queue_inputs > MIN_QUEUE_INPUTS:
         load = replace(load, queue_inputs=MIN_QUEUE_INPUTS)

@@ -300,8 +300,8 @@ class Encoder:
             yield "embeddings.token_type.weight", (embeddings.token_types, width)
         if width != hidden:
             yield from _iterate_linear_shapes("embeddings.projection", hidden, width, embeddings.norm_first)
-        of_norm = width if embeddings.norm_first else hidden
-        yield from _iterate_norm_shapes("embeddings.norm", of_norm, embeddings.norm)
+        norm_width = width if embeddings.norm_first else hidden
+        yield from _iterate_norm_shapes("embeddings.norm", norm_width, embeddings.norm)
         yield from _iterate_norm_shapes("final_norm", hidden, self.final_norm)
         if self.output is not None:
             yield from _iterate_linear_shapes("output", self.output, hidden, False)

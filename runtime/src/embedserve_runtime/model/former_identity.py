@@ -39,10 +39,10 @@ def compute_former_identity(
         return None  # as was `split_special_tokens`
     if isinstance(card.body, BundledOnnx) and card.body.rows is not None and card.pipeline.dense:
         return None  # Dense modules after the vectors of an ONNX file were ignored
-    of_documents = _identify_route(card, documents)
+    document_identity = _identify_route(card, documents)
     if card.query is None or queries is None:
-        return of_documents
-    return _hash({"documents": of_documents, "queries": _identify_route(card.query.card, queries)})
+        return document_identity
+    return _hash({"documents": document_identity, "queries": _identify_route(card.query.card, queries)})
 
 
 def _identify_route(card: ModelCard, digests: TensorDigests) -> str:
@@ -76,8 +76,8 @@ def _identify_route(card: ModelCard, digests: TensorDigests) -> str:
         description["head_weights"] = digests.head
     if card.token_heads:
         description["token_heads"] = [
-            {**_describe_head(head), "weights": of_head}
-            for head, of_head in zip(card.token_heads, digests.token_heads, strict=True)
+            {**_describe_head(head), "weights": head_digests}
+            for head, head_digests in zip(card.token_heads, digests.token_heads, strict=True)
         ]
     return _hash(description)
 

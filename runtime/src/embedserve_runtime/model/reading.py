@@ -86,11 +86,11 @@ def _read_routes(source: CardSource, routes: ModuleRoutes, tensors: TrackedTenso
     documents = describe_route(source, routes.documents)
     _check_comparable(source.files.path, documents, route.card)
     # The weights of an encoder that both run are digested with the documents.
-    of_queries = digest_tensors(
+    query_digests = digest_tensors(
         route.card, tensors, with_encoder=not _reads_encoder_of(route.card, documents)
     )
-    of_documents = digest_tensors(documents, tensors)
-    return _identify(replace(documents, query=route), of_documents, of_queries)
+    document_digests = digest_tensors(documents, tensors)
+    return _identify(replace(documents, query=route), document_digests, query_digests)
 
 
 def _choose_tasks(source: CardSource, entries: Sequence[ModuleEntry]) -> list[AdapterTask | None]:
@@ -132,8 +132,8 @@ def _identify(card: ModelCard, documents: TensorDigests, queries: TensorDigests 
         compute_former_identity(card, documents, queries),
     )
     if card.query is not None:
-        of_queries = replace(card.query.card, vector_space=space, former_vector_space=former)
-        card = replace(card, query=replace(card.query, card=of_queries))
+        query_card = replace(card.query.card, vector_space=space, former_vector_space=former)
+        card = replace(card, query=replace(card.query, card=query_card))
     return replace(card, vector_space=space, former_vector_space=former)
 
 
@@ -162,10 +162,10 @@ def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) ->
         raise UnsupportedArchitecture(
             f"{folder}: queries and documents that share an encoder may differ in Pooling, Dense and Normalize alone"
         )
-    of_documents, of_queries = documents.pipeline.full_dimensions, queries.pipeline.full_dimensions
+    document_width, query_width = documents.pipeline.full_dimensions, queries.pipeline.full_dimensions
     # A vocabulary may have been padded with rows that no token has.
-    if of_documents != of_queries and (documents.task is Task.EMBED or of_queries > of_documents):
+    if document_width != query_width and (documents.task is Task.EMBED or query_width > document_width):
         raise ModelInvalid(
-            f"{folder}: its documents get vectors of {of_documents} dimensions, its queries of {of_queries}, by the "
+            f"{folder}: its documents get vectors of {document_width} dimensions, its queries of {query_width}, by the "
             "config.json of each module"
         )

@@ -86,28 +86,28 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
     card_of = {card.encoder_path: card for card in cards}
     for folder, checkpoint in tensors.opened.items():
         module_files, card = files.enter_folder(folder), card_of.get(folder)
-        strays = [] if card is None else _select_strays(module_files, card)
-        _check_known(module_files, checkpoint, {name: name for name in checkpoint.unread}, strays)
+        rules = [] if card is None else _select_rules(module_files, card)
+        _check_known(module_files, checkpoint, {name: name for name in checkpoint.unread}, rules)
     adapted = {card.adapter.folder: card for card in cards if card.adapter is not None}
     for folder, own in tensors.adapters.items():
         module_files, card = files.enter_folder(adapted[folder].encoder_path), adapted[folder]
         # A head may read the word embeddings in place of a tensor that an adapter changes.
-        strays = _select_strays(module_files, card) if card.head is None else []
-        _check_known(module_files, own, {name: _find_changed(name) for name in own.unread}, strays)
+        rules = _select_rules(module_files, card) if card.head is None else []
+        _check_known(module_files, own, {name: _find_changed(name) for name in own.unread}, rules)
 
 
 def _check_known(
     module_files: ModelFiles,
     checkpoint: Checkpoint,
     unread: Mapping[str, str],
-    strays: Sequence[StrayTensors],
+    rules: Sequence[StrayTensors],
 ) -> None:
-    """Raise UnsupportedArchitecture for unread tensors that are no strays. unread: by their names in the file, the
-    names that `strays` has for them."""
+    """Raise UnsupportedArchitecture for unread tensors that no rule allows. unread: the name that the rules match, by
+    the tensor's name in the file."""
     unknown = [
-        name
-        for name, stray in unread.items()
-        if not any(_is_stray(stray, checkpoint.shape(name), rule) for rule in strays)
+        tensor
+        for tensor, match_name in unread.items()
+        if not any(_is_stray(match_name, checkpoint.shape(tensor), rule) for rule in rules)
     ]
     if unknown:
         raise UnsupportedArchitecture(
@@ -124,21 +124,21 @@ def _find_changed(name: str) -> str:
     return bare if module is None else f"{module}.weight"
 
 
-def _select_strays(module_files: ModelFiles, card: ModelCard) -> list[StrayTensors]:
+def _select_rules(module_files: ModelFiles, card: ModelCard) -> list[StrayTensors]:
     architectures = (
         module_files.parse_if_there("config.json", ModelTypeConfig, ModelTypeConfig()).architectures or []
     )
     return [
-        stray
-        for stray in STRAYS
-        if stray.family in ("", card.encoder.family)
-        and (not stray.architectures or any(name.endswith(stray.architectures) for name in architectures))
-        and (card.adapter is None or not stray.without_adapter)
+        rule
+        for rule in STRAYS
+        if rule.family in ("", card.encoder.family)
+        and (not rule.architectures or any(name.endswith(rule.architectures) for name in architectures))
+        and (card.adapter is None or not rule.without_adapter)
     ]
 
 
-def _is_stray(name: str, shape: tuple[int, ...], strays: StrayTensors) -> bool:
-    return re.fullmatch(strays.names, name) is not None and (*shape, 0)[0] >= strays.min_rows
+def _is_stray(name: str, shape: tuple[int, ...], rule: StrayTensors) -> bool:
+    return re.fullmatch(rule.names, name) is not None and (*shape, 0)[0] >= rule.min_rows
 
 
 def _list_tensors(checkpoint: Checkpoint, names: Sequence[str]) -> str:

@@ -61,11 +61,11 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     outputs = OutputKind.DENSE if OutputKind.DENSE in card.outputs else OutputKind.HIDDEN
     if any(isinstance(head, LexicalHead) for head in card.token_heads):
         outputs |= OutputKind.SPARSE
-    outputs_8, want = (each.run(batch, outputs) for each in (runner, exact))
-    by_output = [compute_cosines(_vectors(outputs_8, batch), _vectors(want, batch))]
-    if outputs_8.sparse is not None and want.sparse is not None:
+    outputs_8, reference = (each.run(batch, outputs) for each in (runner, exact))
+    by_output = [compute_cosines(_vectors(outputs_8, batch), _vectors(reference, batch))]
+    if outputs_8.sparse is not None and reference.sparse is not None:
         ids = np.unique(batch.token_ids)
-        by_output.append(weight_cosines(write_out(want.sparse, ids), write_out(outputs_8.sparse, ids)))
+        by_output.append(weight_cosines(write_out(reference.sparse, ids), write_out(outputs_8.sparse, ids)))
     return MeasuredParity(
         precision=runner.engine.precision,
         reference=exact.engine.precision,

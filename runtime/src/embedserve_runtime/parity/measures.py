@@ -94,9 +94,10 @@ def compare(reference: ComparedOutputs, variant: ComparedOutputs) -> ParityRepor
     return ParityReport(
         min(float(found_cosines.mean()) for found_cosines in by_output),
         min(float(found_cosines.min()) for found_cosines in by_output),
-        max(float(np.abs(want - have).max()) for want, have in pairs),
+        max(float(np.abs(expected - actual).max()) for expected, actual in pairs),
         min(
-            rank_correlation(want, have) for want, have in zip(reference.scores, variant.scores, strict=True)
+            rank_correlation(expected, actual)
+            for expected, actual in zip(reference.scores, variant.scores, strict=True)
         ),
     )
 

@@ -216,8 +216,8 @@ class RequestMetrics:
     def _stages(self) -> tuple[HistogramPair, ...]:
         """The histograms that get a value once for a request and once for each of its inputs."""
         return tuple(
-            HistogramPair(Histogram(of_request, self.row), Histogram(of_inputs, self.row))
-            for of_request, of_inputs in zip(
+            HistogramPair(Histogram(request_series, self.row), Histogram(input_series, self.row))
+            for request_series, input_series in zip(
                 self.series.request_stages, self.series.input_stages, strict=True
             )
         )

@@ -51,23 +51,23 @@ def split_text(
     encoding = backend.tokenizer.encode(prompt + text, add_special_tokens=False)
     ids = np.array(encoding.ids, dtype=np.int32)
     stops = [stop for _, stop in encoding.offsets]
-    of_prompt = next((number for number, stop in enumerate(stops) if stop > len(prompt)), len(ids))
-    size = limit.room - of_prompt
-    if of_prompt == len(ids):
+    prompt_tokens = next((number for number, stop in enumerate(stops) if stop > len(prompt)), len(ids))
+    size = limit.room - prompt_tokens
+    if prompt_tokens == len(ids):
         raise EmptyInput(f"input {index} has no tokens after normalising")
     if size < max(1, limit.room // MIN_CHUNK_SHARE):
         space = "no room" if size < 1 else f"room for {size} only"
         raise InputTooLong(
-            f"input {index}: a prompt of {of_prompt} tokens leaves {space} for a text in the {limit.max_length} that "
-            "the model takes; shorten the prompt"
+            f"input {index}: a prompt of {prompt_tokens} tokens leaves {space} for a text in the {limit.max_length} "
+            "that the model takes; shorten the prompt"
         )
     chunks = []
-    for first in range(of_prompt, len(ids), size):
+    for first in range(prompt_tokens, len(ids), size):
         part = ids[first : first + size]
         last = first + len(part) - 1
         chunks.append(
             TextChunk(
-                np.concatenate((backend.head, ids[:of_prompt], part, backend.tail)),
+                np.concatenate((backend.head, ids[:prompt_tokens], part, backend.tail)),
                 len(part),
                 max(0, encoding.offsets[first][0] - len(prompt)),
                 stops[last] - len(prompt),

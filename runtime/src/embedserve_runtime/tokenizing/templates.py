@@ -72,8 +72,8 @@ class _FilledTemplate:
     suffix: Int32Array
 
     @property
-    def least_tokens(self) -> int:
-        """The tokens of a sequence that are not of the document."""
+    def min_tokens(self) -> int:
+        """Return the number of tokens of a sequence that are not of the document."""
         return len(self.head) + self.prefix_tokens + len(self.suffix) + len(self.tail)
 
 
@@ -118,7 +118,7 @@ class TemplateEncoder:
         for index, (query, _) in enumerate(pairs):
             if query not in templates:
                 templates[query] = self._fill_or_refuse(index, query, instruction)
-        check_total(pairs, {query: filled.least_tokens for query, filled in templates.items()}, max_total)
+        check_total(pairs, {query: filled.min_tokens for query, filled in templates.items()}, max_total)
         sequences: list[Int32Array] = []
         for piece in split_into_slices(pairs, lambda pair: len(instruction) + len(pair[0]) + len(pair[1])):
             texts = [templates[query].prefix + document + templates[query].rest for query, document in piece]

@@ -83,8 +83,8 @@ def write_convolution(parts: Parts, hidden: str, description: Convolution, name:
     for offset in range(description.kernel):
         last = offset - 2 * half or END
         bounds = (graph.add_integers(offset), graph.add_integers(last), graph.add_integers(0))
-        want = graph.add("Add", "positions", graph.add_integers(offset - half))
-        real = graph.add("Equal", graph.add("Slice", positions, *bounds), want)
+        expected = graph.add("Add", "positions", graph.add_integers(offset - half))
+        real = graph.add("Equal", graph.add("Slice", positions, *bounds), expected)
         pieces.append(
             graph.add(
                 "Where",

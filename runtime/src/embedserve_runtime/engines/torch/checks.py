@@ -34,12 +34,12 @@ CPU = torch.device("cpu")
 
 
 def run_torch_checks(
-    encoder: Encoder, weights: Weights, batch: PackedBatch, want: FloatArray
+    encoder: Encoder, weights: Weights, batch: PackedBatch, reference: FloatArray
 ) -> Iterator[Check]:
-    """want: the hidden states of another engine."""
-    sample = _Sample(encoder, weights, batch, want)
+    """Yield the checks of torch and of each device. reference: the hidden states of another engine."""
+    sample = _Sample(encoder, weights, batch, reference)
     hidden = _run_forward(sample, CPU, choose_dtype(None))
-    yield compare_hidden_states("torch engine on the CPU", hidden, want, MIN_COSINE)
+    yield compare_hidden_states("torch engine on the CPU", hidden, reference, MIN_COSINE)
     yield check_generations(
         platform.machine(), (torch._C._cuda_getArchFlags() or "") if torch.version.cuda else ""
     )
@@ -90,31 +90,31 @@ class _Sample:
     encoder: Encoder
     weights: Weights
     batch: PackedBatch
-    want: FloatArray
+    reference: FloatArray
 
 
 def _run_device_checks(device: torch.device, sample: _Sample) -> Iterator[Check]:
-    want = sample.want
+    reference = sample.reference
     capability = torch.cuda.get_device_capability(device)
     name = f"{get_device_name(device)} ({device}, {capability[0]}.{capability[1]})"
     dtype = choose_dtype(capability)
     dtype_name = str(dtype).removeprefix("torch.")
     yield compare_hidden_states(
-        f"{name}: {dtype_name}", _run_forward(sample, device, dtype), want, MIN_COSINE
+        f"{name}: {dtype_name}", _run_forward(sample, device, dtype), reference, MIN_COSINE
     )
     reason = find_triton_obstacle(device)
     if reason is not None:
         yield Check(f"{name}: fused kernels", CheckStatus.NOT_CHECKED, reason)
         return
     graphs = _run_forward(sample, device, dtype, graphs=True)
-    yield compare_hidden_states(f"{name}: CUDA graphs", graphs, want, MIN_COSINE)
+    yield compare_hidden_states(f"{name}: CUDA graphs", graphs, reference, MIN_COSINE)
     for kind in EightBit:
         reason = find_eight_bit_obstacle(sample.encoder, device, kind)
         if reason is not None:
             yield Check(f"{name}: {kind}", CheckStatus.NOT_CHECKED, reason)
         else:
             hidden = _run_forward(sample, device, kind)
-            yield compare_hidden_states(f"{name}: {kind}", hidden, want, MIN_EIGHT_BIT_COSINE)
+            yield compare_hidden_states(f"{name}: {kind}", hidden, reference, MIN_EIGHT_BIT_COSINE)
 
 
 def _run_forward(

@@ -172,12 +172,12 @@ class TorchEngine:
                 EncoderWithHeads(self._fused, head, token_head),
                 largest,
                 self._encoder.max_tokens,
-                max_second_lane_tokens=self._max_concurrent_tokens(),
+                max_concurrent_batch_tokens=self._max_concurrent_batch_tokens(),
             )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
 
-    def _max_concurrent_tokens(self) -> int:
-        """Tokens of the largest batches that run two at a time."""
+    def _max_concurrent_batch_tokens(self) -> int:
+        """Return the tokens of the largest batches that run two at a time."""
         one_by_one = self.eight_bit is not None and find_hopper_device_obstacle(self.device) is None
         return MAX_CONCURRENT_EIGHT_BIT_TOKENS if one_by_one else MAX_TOKENS
 

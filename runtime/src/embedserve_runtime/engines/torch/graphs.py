@@ -2,8 +2,8 @@
 microseconds, and launching them one by one would take the host several times as long.
 
 In large batches they close the gaps between kernels: 7 % of the time of 16,384 tokens of BERT-base on an H100.
-All graphs are captured at start, in lanes: those of a lane share the array that they read the batch from and a memory
-pool, since one of them runs at a time. Large batches alternate between two lanes and overlap.
+All graphs are captured at start, each on one of two streams: those of a stream share the array that they read the batch
+from and a memory pool, since one of them runs at a time. Large batches alternate between the two streams and overlap.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TOKENS_A_SEQUENCE = 4
 TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.
 MAX_DIRECT_TOKENS = 256
-# From here on there is a second lane: while the last tiles of one batch's product, its norms or the start of its next
+# From here on there is a second stream: while the last tiles of one batch's product, its norms or the start of its next
 # kernel leave multiprocessors idle, another batch has work for them. What is smaller has a graph with its copies in it.
-MIN_SECOND_LANE_TOKENS = 512
+MIN_CONCURRENT_BATCH_TOKENS = 512
 # Share of the card's memory that all graphs together may take.
 MEMORY_SHARE = 0.1
 
@@ -177,7 +177,7 @@ class EncoderWithHeads:
     token_head: TokenRowHead | None = None
 
 
-class GraphLane:
+class GraphStream:
     """CUDA graphs of which one runs at a time, on one stream."""
 
     def __init__(self, largest: Capacity, max_tokens: int, stream: torch.cuda.Stream | None) -> None:
@@ -185,8 +185,8 @@ class GraphLane:
         self._storage = torch.zeros(largest.integers, dtype=torch.int32, device="cuda")
         self._max_tokens = max_tokens
         self._stream = stream
-        # For all graphs one, since torch keeps the memory of each stream apart; for each lane its own, since the
-        # library's products have a workspace for each stream.
+        # One for all these graphs, since torch keeps the memory of each stream apart, and not that of the other graphs,
+        # since the library's products have a workspace for each stream.
         self._capture_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[Capacity, _CapturedGraph] = {}
@@ -287,13 +287,13 @@ class Graphs:
         capacities: Sequence[Capacity],
         max_tokens: int,
         *,
-        min_second_lane_tokens: int = MIN_SECOND_LANE_TOKENS,
-        max_second_lane_tokens: int = MAX_TOKENS,
+        min_concurrent_batch_tokens: int = MIN_CONCURRENT_BATCH_TOKENS,
+        max_concurrent_batch_tokens: int = MAX_TOKENS,
     ) -> None:
         """Capture, within the share of memory: what has no graph runs without.
 
-        max_tokens: of a sequence. min_second_lane_tokens, max_second_lane_tokens: tokens of the graphs that are in the
-        second lane as well.
+        max_tokens: of a sequence. min_concurrent_batch_tokens, max_concurrent_batch_tokens: bounds of the tokens of the
+        graphs that are captured on the second stream as well.
         """
         among = sorted(capacities, key=lambda capacity: capacity.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -301,16 +301,16 @@ class Graphs:
         torch.cuda.empty_cache()
         max_bytes = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
         second_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._lanes = [GraphLane(among[-1], max_tokens, stream) for stream in (None, second_stream)]
-        first, second = self._lanes
+        self._streams = [GraphStream(among[-1], max_tokens, stream) for stream in (None, second_stream)]
+        first, second = self._streams
         _fill(partial(first.capture, model), first, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)
-        of_second = [
+        second_stream_capacities = [
             capacity
             for capacity in self.capacities
-            if min_second_lane_tokens <= capacity.tokens <= max_second_lane_tokens
+            if min_concurrent_batch_tokens <= capacity.tokens <= max_concurrent_batch_tokens
         ]
-        _fill(partial(second.capture, model), second, of_second, max_bytes)
+        _fill(partial(second.capture, model), second, second_stream_capacities, max_bytes)
         torch.cuda.empty_cache()
         self._submitted = 0
 
@@ -320,23 +320,23 @@ class Graphs:
         if number is None:
             return None
         capacity = self.capacities[number]
-        lanes = [lane for lane in self._lanes if capacity in lane]
+        streams = [stream for stream in self._streams if capacity in stream]
         # The large batch before this one is in the other.
-        self._submitted += len(lanes) > 1
-        return lanes[self._submitted % len(lanes)].submit(batch, capacity, forward_output)
+        self._submitted += len(streams) > 1
+        return streams[self._submitted % len(streams)].submit(batch, capacity, forward_output)
 
 
 def _fill(
-    capture: Callable[[Capacity], None], lane: GraphLane, among: Sequence[Capacity], max_bytes: int
+    capture: Callable[[Capacity], None], stream: GraphStream, among: Sequence[Capacity], max_bytes: int
 ) -> None:
-    """Capture graphs of ascending capacities in a lane until torch has reserved `max_bytes` bytes. The largest one that
-    fits is the first: all others run in its memory."""
+    """Capture graphs of ascending capacities on a stream until torch has reserved `max_bytes` bytes. The largest one
+    that fits is the first: all others run in its memory."""
     left = list(among)
     while left:
         capture(left.pop())
         if torch.cuda.memory_reserved() <= max_bytes:
             break
-        lane.drop()
+        stream.drop()
     for capacity in left:
         capture(capacity)
         if torch.cuda.memory_reserved() > max_bytes:

@@ -79,8 +79,8 @@ def _build_groups(batch: PackedBatch, device: torch.device, width: int) -> Padde
         padding = None
         if (lengths < length).any():
             padding = _copy_to(device, np.arange(length) >= lengths[:, None])[:, None, None, :]
-        of_group = rows[indices.row_starts[number] : indices.row_starts[number + 1]]
-        members.append(PaddedGroup(of_group, sequences, length, padding))
+        group_rows = rows[indices.row_starts[number] : indices.row_starts[number + 1]]
+        members.append(PaddedGroup(group_rows, sequences, length, padding))
     return PaddedGroups(tuple(members), _copy_to(device, indices.unpad))
 
 

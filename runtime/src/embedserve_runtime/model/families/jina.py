@@ -53,7 +53,7 @@ class JinaConfig(FileModel):
         return any(CODE_VARIANT in str(reference) for reference in (self.auto_map or {}).values())
 
 
-class _Signs(FileModel):
+class _JinaDetectionConfig(FileModel):
     architectures: list[str] | None = None
     auto_map: dict[str, object] | None = None
     position_embedding_type: str = "absolute"
@@ -104,9 +104,9 @@ CODE_NAMES = ParameterNames(
 
 def is_jina(file: ModelFile) -> bool:
     """Return whether a config.json with model_type "bert" means a JinaBERT."""
-    signs = file.parse(_Signs)
-    classes = [*(signs.architectures or []), *map(str, (signs.auto_map or {}).values())]
-    return signs.position_embedding_type == "alibi" or any("jina" in name.lower() for name in classes)
+    config = file.parse(_JinaDetectionConfig)
+    classes = [*(config.architectures or []), *map(str, (config.auto_map or {}).values())]
+    return config.position_embedding_type == "alibi" or any("jina" in name.lower() for name in classes)
 
 
 def compute_alibi_slopes(heads: int) -> tuple[float, ...]:

@@ -70,7 +70,7 @@ class FlashConfig(FileModel):
     rotary_emb_base: PositiveFloat = FLASH_THETA
 
 
-class _Signs(FileModel):
+class _JinaV3DetectionConfig(FileModel):
     position_embedding_type: str = "absolute"
     auto_map: dict[str, object] | None = None
 
@@ -120,9 +120,9 @@ NAMES = ParameterNames(
 def is_flash(file: ModelFile) -> bool:
     """Return whether a config.json is of the code xlm-roberta-flash-implementation: nobody else writes "rotary" into
     that of an XLM-RoBERTa."""
-    signs = file.parse(_Signs)
-    return signs.position_embedding_type == "rotary" or any(
-        name in str(value) for value in (signs.auto_map or {}).values() for name in FLASH_NAMES
+    config = file.parse(_JinaV3DetectionConfig)
+    return config.position_embedding_type == "rotary" or any(
+        name in str(value) for value in (config.auto_map or {}).values() for name in FLASH_NAMES
     )
 
 

@@ -13,13 +13,13 @@ from embedserve_runtime.model.files import FileModel, ModelFile
 MODEL_TYPE = "jina_embeddings_v5"
 
 
-class _Signs(FileModel):
+class _JinaV5DetectionConfig(FileModel):
     is_decoder: bool = True
 
 
 def describe(file: ModelFile) -> Encoder:
     """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
-    if file.parse(_Signs).is_decoder:
+    if file.parse(_JinaV5DetectionConfig).is_decoder:
         qwen_config = file.parse(qwen.QwenConfig)
         # Causal as Qwen3 is: the class of the repository's own adds nothing but adapters.
         return qwen.describe_config(

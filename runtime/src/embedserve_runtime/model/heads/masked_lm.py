@@ -41,8 +41,8 @@ def _describe_decoder(source: HeadSource, name: str, *bias: str) -> HeadLayer:
 def _list_biases(source: HeadSource, head: str) -> tuple[str, str]:
     """transformers adds the decoder's bias, and ties it to the head's where the weights are tied too. So where they are
     not, a checkpoint may hold two different ones."""
-    own, of_decoder = f"{head}.bias", f"{head}.decoder.bias"
-    return (own, of_decoder) if source.config.tie_word_embeddings else (of_decoder, own)
+    own, decoder_bias = f"{head}.bias", f"{head}.decoder.bias"
+    return (own, decoder_bias) if source.config.tie_word_embeddings else (decoder_bias, own)
 
 
 def _describe_bert(source: HeadSource, norm: str = "LayerNorm") -> Layers:

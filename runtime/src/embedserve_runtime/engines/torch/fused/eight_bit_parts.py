@@ -30,9 +30,9 @@ class ValueCentering:
 
     def calibrate(self, attended: Tensor) -> None:
         """Shift the biases of both products. attended: results of attention for some text."""
-        of_qkv, of_output = self.folded.compute_shifts(attended)
-        self.qkv_proj.shift(of_qkv)
-        self.output.shift(of_output)
+        qkv_shift, output_shift = self.folded.compute_shifts(attended)
+        self.qkv_proj.shift(qkv_shift)
+        self.output.shift(output_shift)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,18 +73,18 @@ class FoldedValues:
     ) -> FoldedValues:
         """kind: of the fused QKV product, which gets rows of `norm`."""
         width = attention.kv_heads * attention.head_size
-        of_values = Linear(
+        value_proj = Linear(
             qkv_proj.weight[-width:], None if qkv_proj.bias is None else qkv_proj.bias[-width:]
         )
-        bounds = compute_output_bounds(norm, of_values, kind).clamp(min=1e-12)
+        bounds = compute_output_bounds(norm, value_proj, kind).clamp(min=1e-12)
         # Less their mean they may be twice as large. Powers of two: no digit changes in 16 bit. Its rounding may exceed
         # the bound, by less than what e4m3 rounds down to its largest number.
         factors = torch.exp2(torch.floor(torch.log2(MAX_VALUE[EightBit.FP8] / (2.0 * bounds))))
-        of_rows = torch.cat([factors.new_ones(len(qkv_proj.weight) - width), factors])
-        of_columns = _repeat_for_query_heads(factors, attention)
+        row_factors = torch.cat([factors.new_ones(len(qkv_proj.weight) - width), factors])
+        column_factors = _repeat_for_query_heads(factors, attention)
         return cls(
-            Linear(qkv_proj.weight.float() * of_rows[:, None], _get_bias(qkv_proj) * of_rows),
-            Linear(output.weight.float() / of_columns, _get_bias(output)),
+            Linear(qkv_proj.weight.float() * row_factors[:, None], _get_bias(qkv_proj) * row_factors),
+            Linear(output.weight.float() / column_factors, _get_bias(output)),
             attention,
         )
 
@@ -94,8 +94,8 @@ class FoldedValues:
         attended: results of attention, (tokens, heads * head size).
         """
         form = self.attention
-        of_heads = attended.float().mean(dim=0).view(form.kv_heads, -1, form.head_size)
-        means = of_heads.mean(dim=1).flatten()
+        attended_heads = attended.float().mean(dim=0).view(form.kv_heads, -1, form.head_size)
+        means = attended_heads.mean(dim=1).flatten()
         before = means.new_zeros(len(self.qkv_proj.weight) - len(means))
         return torch.cat([before, -means]), self.output.weight @ _repeat_for_query_heads(means, form)
 

@@ -1,4 +1,4 @@
-"""Tests on a CUDA device of large batches in two lanes: the same numbers as in one, whatever is under way in
+"""Tests on a CUDA device of large batches in two streams: the same numbers as in one, whatever is under way in
 the other, and memory that does not grow with the number of graphs."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from embedserve_runtime.engines.torch.device_batch import Capacity, DeviceBatch, copy_to_device
 from embedserve_runtime.engines.torch.graphs import (
-    MIN_SECOND_LANE_TOKENS,
+    MIN_CONCURRENT_BATCH_TOKENS,
     EncoderWithHeads,
     Graphs,
     OutputLevel,
@@ -36,7 +36,7 @@ if not torch.cuda.is_available():
     pytest.skip("required a CUDA device", allow_module_level=True)
 
 CUDA = torch.device("cuda", 0)
-# Texts of a batch: some are for the second lane, some are not, and two are alike in size.
+# Texts of a batch: some are for the second stream, some are not, and two are alike in size.
 TEXTS = (300, 20, 400, 1, 900, 300, 5, 310)
 BUCKET_TOKENS = 32_768
 
@@ -103,17 +103,17 @@ def in_turn(
         yield under_way.popleft().wait()
 
 
-@pytest.mark.parametrize("max_second_lane_tokens", [BUCKET_TOKENS, 2048])
+@pytest.mark.parametrize("max_concurrent_batch_tokens", [BUCKET_TOKENS, 2048])
 @torch.inference_mode()
-def test_two_lanes_give_the_numbers_of_one_whatever_is_under_way(
-    graphs: partial[Graphs], max_second_lane_tokens: int
+def test_two_streams_give_the_numbers_of_one_whatever_is_under_way(
+    graphs: partial[Graphs], max_concurrent_batch_tokens: int
 ) -> None:
     given = batches()
-    assert sum(batch.tokens > MIN_SECOND_LANE_TOKENS for batch in given) > len(given) // 2
+    assert sum(batch.tokens > MIN_CONCURRENT_BATCH_TOKENS for batch in given) > len(given) // 2
     among = choose_buckets(BUCKET_TOKENS)
     one, two = (
-        graphs(among, min_second_lane_tokens=BUCKET_TOKENS + 1),
-        graphs(among, max_second_lane_tokens=max_second_lane_tokens),
+        graphs(among, min_concurrent_batch_tokens=BUCKET_TOKENS + 1),
+        graphs(among, max_concurrent_batch_tokens=max_concurrent_batch_tokens),
     )
     assert one.capacities == two.capacities == among
     head = graphs.args[0].token_head
@@ -144,17 +144,17 @@ def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(gra
 
 @torch.inference_mode()
 def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(graphs: partial[Graphs]) -> None:
-    def taken(among: Sequence[Capacity], min_second_lane_tokens: int) -> int:
+    def taken(among: Sequence[Capacity], min_concurrent_batch_tokens: int) -> int:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
-        made = graphs(among, min_second_lane_tokens=min_second_lane_tokens)
+        made = graphs(among, min_concurrent_batch_tokens=min_concurrent_batch_tokens)
         assert made.capacities == among
         return torch.cuda.memory_reserved() - before
 
     among, none = choose_buckets(BUCKET_TOKENS), BUCKET_TOKENS + 1
     graphs(among)
     of_largest = taken(among[-1:], none)
-    of_all, of_both = taken(among, none), taken(among, MIN_SECOND_LANE_TOKENS)
+    of_all, of_both = taken(among, none), taken(among, MIN_CONCURRENT_BATCH_TOKENS)
     assert of_largest <= of_all <= 2 * of_largest
     assert of_all < of_both <= of_all + 2 * of_largest
 
@@ -174,7 +174,10 @@ def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[G
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     made = Graphs(
-        EncoderWithHeads(greedy, model.head), choose_buckets(2000), MAX_TOKENS, min_second_lane_tokens=512
+        EncoderWithHeads(greedy, model.head),
+        choose_buckets(2000),
+        MAX_TOKENS,
+        min_concurrent_batch_tokens=512,
     )
     assert made.capacities == tuple(bucket for bucket in choose_buckets(2000) if bucket.tokens < 1000)
     assert torch.cuda.memory_reserved() - before <= share
