@@ -45,7 +45,7 @@ def test_the_diagrams_of_a_request_and_of_an_event_name_modules_that_exist() -> 
 def test_where_to_change_what_names_files_that_exist() -> None:
     section = PAGE.partition("## Where would I change X?")[2].partition("\n## ")[0]
     rows = [line.split("|")[2:4] for line in section.splitlines() if line.startswith("|")][2:]
-    assert len(rows) == 10
+    assert len(rows) >= 10
     for row in rows:
         named = [
             (package, re.findall(r"`([^`]+)`", cell))
