@@ -129,12 +129,12 @@ async def measure(rounds: int) -> tuple[list[float], list[float]]:
         for _ in range(rounds):
             clock += 100
             start, work = time.perf_counter(), time.process_time()
-            answer = json.dumps(await api.answer(question))
+            answer = json.dumps(await api.handle_query(question))
             found.append(time.perf_counter() - start)
             worked.append(time.process_time() - work)
             items = json.loads(answer)["items"]
         start = time.perf_counter()
-        await api.answer(question)
+        await api.handle_query(question)
         again = time.perf_counter() - start
     print(f"{len(items)} pods answered for; asked again within a period: {again:.3f} s")
     return found, worked

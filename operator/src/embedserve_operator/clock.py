@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The moment from which Unix time counts."""
 
-def _read_date() -> datetime:
+
+def read_date() -> datetime:
+    """Return the date in UTC by the machine's clock."""
     return datetime.now(UTC)
 
 
@@ -16,7 +20,7 @@ def _read_date() -> datetime:
 class Clock:
     """Tells the date, which others read, and seconds, by which durations are measured."""
 
-    now: Callable[[], datetime] = _read_date
+    now: Callable[[], datetime] = read_date
     """Returns the date in UTC. It may jump when somebody sets the machine's clock."""
     monotonic: Callable[[], float] = time.monotonic
     """Returns seconds since some moment. They never jump."""

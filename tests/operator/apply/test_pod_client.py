@@ -136,7 +136,7 @@ async def test_those_who_must_know_are_told_first_and_without_them_nobody_is() -
             await pod_client.send_messages(
                 KEY, (PodMessage(pod(NOBODY, "b/0"), SPACE, is_required=False), optional)
             )
-            == "Enough"
+            == "RequiredDelivered"
         )
         assert pod_client.get_replies(KEY) == {"a/0": PodReplies(announced_space=SPACE)}
 

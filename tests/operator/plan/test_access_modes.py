@@ -13,7 +13,12 @@ from embedserve_operator.manifests.metadata import CLAIM_LABEL
 from tests.operator.builders import OTHER_REPO, Cluster, hub_spec
 from tests.operator.cache_builders import cached, claim, serving, started, succeeded, with_claim
 
-ONCE, ONE_POD, MANY, READ = "ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany", "ReadOnlyMany"
+READ_WRITE_ONCE, READ_WRITE_ONCE_POD, READ_WRITE_MANY, READ_ONLY_MANY = (
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+    "ReadWriteMany",
+    "ReadOnlyMany",
+)
 
 
 def own(*modes: str) -> dict[str, Any]:
@@ -23,12 +28,17 @@ def own(*modes: str) -> dict[str, Any]:
 SHARED = {"claimName": "models"}
 FILLED = {**SHARED, "readOnly": True}
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {
-    "one node": (own(ONCE), (), {}, "node"),
-    "one node, several pods": (own(ONCE), (), {"replicas": 4}, "node"),
-    "one node, an autoscaler": (own(ONCE), (), {"autoscaling": {"maxReplicas": 8}}, "node"),
-    "one node, accelerators": (own(ONCE), (), {"replicas": 2, "hardware": {"class": "hopper"}}, "node"),
+    "one node": (own(READ_WRITE_ONCE), (), {}, "node"),
+    "one node, several pods": (own(READ_WRITE_ONCE), (), {"replicas": 4}, "node"),
+    "one node, an autoscaler": (own(READ_WRITE_ONCE), (), {"autoscaling": {"maxReplicas": 8}}, "node"),
+    "one node, accelerators": (
+        own(READ_WRITE_ONCE),
+        (),
+        {"replicas": 2, "hardware": {"class": "hopper"}},
+        "node",
+    ),
     "one node, an affinity of the user's": (
-        own(ONCE),
+        own(READ_WRITE_ONCE),
         (),
         {
             "pod": {
@@ -41,17 +51,22 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = 
         },
         "node",
     ),
-    "one pod": (own(ONE_POD), (), {}, "pod"),
-    "one pod, converted": (own(ONE_POD), (), {"onnx": {}}, "pod"),
-    "one pod, suspended": (own(ONE_POD), (), {"suspend": True}, "pod"),
-    "many nodes": (own(MANY), (), {"replicas": 4}, "free"),
-    "many nodes or one": (own(ONCE, MANY), (), {"replicas": 4}, "free"),
-    "a shared claim of one node": (SHARED, (ONCE,), {"replicas": 2}, "node"),
-    "a shared claim of one pod": (SHARED, (ONE_POD,), {}, "pod"),
-    "a shared claim of many nodes": (SHARED, (MANY,), {"replicas": 2}, "free"),
-    "a shared claim for readers as well": (SHARED, (ONCE, READ), {"replicas": 2}, "node"),
-    "a filled claim of one node": (FILLED, (ONCE,), {"replicas": 2}, "node"),
-    "a filled claim for readers": (FILLED, (READ,), {"replicas": 2}, "free"),
+    "one pod": (own(READ_WRITE_ONCE_POD), (), {}, "pod"),
+    "one pod, converted": (own(READ_WRITE_ONCE_POD), (), {"onnx": {}}, "pod"),
+    "one pod, suspended": (own(READ_WRITE_ONCE_POD), (), {"suspend": True}, "pod"),
+    "many nodes": (own(READ_WRITE_MANY), (), {"replicas": 4}, "free"),
+    "many nodes or one": (own(READ_WRITE_ONCE, READ_WRITE_MANY), (), {"replicas": 4}, "free"),
+    "a shared claim of one node": (SHARED, (READ_WRITE_ONCE,), {"replicas": 2}, "node"),
+    "a shared claim of one pod": (SHARED, (READ_WRITE_ONCE_POD,), {}, "pod"),
+    "a shared claim of many nodes": (SHARED, (READ_WRITE_MANY,), {"replicas": 2}, "free"),
+    "a shared claim for readers as well": (
+        SHARED,
+        (READ_WRITE_ONCE, READ_ONLY_MANY),
+        {"replicas": 2},
+        "node",
+    ),
+    "a filled claim of one node": (FILLED, (READ_WRITE_ONCE,), {"replicas": 2}, "node"),
+    "a filled claim for readers": (FILLED, (READ_ONLY_MANY,), {"replicas": 2}, "free"),
 }
 """Cache, modes of a claim that is there before, other fields, how the pods are kept."""
 
@@ -149,10 +164,14 @@ def test_pods_never_wait_for_each_other(
     ("spec", "modes", "reason", "advice"),
     [
         pytest.param(
-            cached(own(ONE_POD), replicas=2), (), "VolumeForOnePod", "or one replica", id="two pods"
+            cached(own(READ_WRITE_ONCE_POD), replicas=2),
+            (),
+            "VolumeForOnePod",
+            "or one replica",
+            id="two pods",
         ),
         pytest.param(
-            cached(own(ONE_POD), autoscaling={"maxReplicas": 2}),
+            cached(own(READ_WRITE_ONCE_POD), autoscaling={"maxReplicas": 2}),
             (),
             "VolumeForOnePod",
             "ReadWriteMany",
@@ -160,24 +179,28 @@ def test_pods_never_wait_for_each_other(
         ),
         pytest.param(
             cached(SHARED, replicas=2),
-            (ONE_POD,),
+            (READ_WRITE_ONCE_POD,),
             "VolumeForOnePod",
             "ReadWriteOnce",
             id="a claim for one pod",
         ),
         pytest.param(
-            cached(SHARED), (READ,), "VolumeNotWritable", "set spec.cache.readOnly", id="a claim for readers"
+            cached(SHARED),
+            (READ_ONLY_MANY,),
+            "VolumeNotWritable",
+            "set spec.cache.readOnly",
+            id="a claim for readers",
         ),
         pytest.param(
             cached(SHARED, onnx={"convert": "Always"}, engine="torch"),
-            (MANY,),
+            (READ_WRITE_MANY,),
             "ConversionNotUsed",
             "engine: onnx",
             id="conversion for another engine",
         ),
         pytest.param(
             cached(SHARED, onnx={"outputs": ["logits"]}, hardware={"class": "hopper"}),
-            (MANY,),
+            (READ_WRITE_MANY,),
             "ConversionNotUsed",
             "convert: Always, or outputs",
             id="ONNX files of another engine",
@@ -197,12 +220,12 @@ def test_what_no_pods_could_work_with_is_refused(
 @pytest.mark.parametrize(
     ("volume", "words"),
     [
-        ({"accessModes": [MANY]}, "exists with accessModes ReadWriteOnce, not ReadWriteMany"),
+        ({"accessModes": [READ_WRITE_MANY]}, "exists with accessModes ReadWriteOnce, not ReadWriteMany"),
         ({"storageClassName": "fast"}, "exists with storageClassName None, not fast"),
     ],
 )
 def test_a_claim_is_never_replaced_and_what_serves_goes_on(volume: dict[str, Any], words: str) -> None:
-    changed = serving(cached(own(ONCE))).changed(cached({"volume": {"size": "1Gi", **volume}}))
+    changed = serving(cached(own(READ_WRITE_ONCE))).changed(cached({"volume": {"size": "1Gi", **volume}}))
     conditions = changed.conditions()
     assert (conditions["Stalled"].reason, conditions["Ready"].status) == ("VolumeClaimConflict", "True")
     assert words in conditions["Stalled"].message
@@ -229,8 +252,8 @@ def test_the_jobs_pods_are_none_of_the_services() -> None:
 
 
 def test_a_held_model_waits_for_the_volume_too() -> None:
-    spec = cached(own(ONE_POD))
-    cluster = started(with_claim(spec, claim(ONE_POD)))
+    spec = cached(own(READ_WRITE_ONCE_POD))
+    cluster = started(with_claim(spec, claim(READ_WRITE_ONCE_POD)))
     while any("status" not in job for job in cluster.jobs):
         cluster = started(succeeded(cluster))
     cluster = cluster.rolled_out().applied().published()

@@ -53,7 +53,7 @@ class MetricsApi:
         self._scraper = scraper
         self._now = now
 
-    async def answer(self, query: MetricQuery) -> Manifest:
+    async def handle_query(self, query: MetricQuery) -> Manifest:
         """Return the list of values.
 
         The pods are listed again for each query, since the autoscaler believes any name.
@@ -95,11 +95,11 @@ class FrontProxyAuthenticator:
 def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -> web.Application:
     """Return the application with all routes of the API."""
 
-    async def handle_query(request: web.Request) -> web.StreamResponse:
+    async def handle_request(request: web.Request) -> web.StreamResponse:
         try:
             # The path is read as it was sent, since a name in it may contain an encoded slash.
             query = parse_query(request.rel_url.raw_path, request.query)
-            return web.json_response(await api.answer(query))
+            return web.json_response(await api.handle_query(query))
         except MetricQueryError as error:
             log.info("%s: %s", request.path_qs, error)
             code, reason = _STATUSES[type(error)]
@@ -116,7 +116,7 @@ def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -
         ("/openapi/v2", responses.build_open_api()),
     ):
         app.router.add_get(path, _serve_document(document))
-    app.router.add_get(f"/apis/{METRICS_GROUP}/{METRICS_VERSION}/{{rest:.+}}", handle_query)
+    app.router.add_get(f"/apis/{METRICS_GROUP}/{METRICS_VERSION}/{{rest:.+}}", handle_request)
     return app
 
 

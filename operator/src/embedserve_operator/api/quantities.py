@@ -8,6 +8,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+MIB = 2**20
+"""The bytes of a mebibyte."""
 _FACTORS: Mapping[str, Decimal] = MappingProxyType(
     {
         "n": Decimal("1e-9"),

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from embedserve_operator.apply.call_keys import compute_key_id
-from embedserve_operator.clock import Clock
+from embedserve_operator.clock import EPOCH, Clock
 
 _LIFETIME = timedelta(seconds=60)
 """The time for which a signature is good, beside the difference of the clocks that a pod allows for."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CallSigner:
@@ -36,7 +35,7 @@ class CallSigner:
         """Return the value of the header `Authorization` of one call; `pod` is the pod's name."""
         now = self._now()
         # Later calls have greater numbers, those of a restarted process too.
-        self._sequence = max(self._sequence + 1, (now - _EPOCH) // timedelta(microseconds=1))
+        self._sequence = max(self._sequence + 1, (now - EPOCH) // timedelta(microseconds=1))
         claims = {
             "aud": pod,
             "iat": now,

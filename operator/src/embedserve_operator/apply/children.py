@@ -33,7 +33,7 @@ from embedserve_operator.state.resource import Child, Resource
 
 log = logging.getLogger(__name__)
 
-_OURS = frozenset({FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER})
+_OWN_FIELD_MANAGERS = frozenset({FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER})
 
 
 _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
@@ -272,7 +272,7 @@ class ChildApplier:
         try:
             await self._apply_and_remember(manifest, force=False)
         except ConflictError as error:
-            insisting = find_applying_managers(error.message, _OURS)
+            insisting = find_applying_managers(error.message, _OWN_FIELD_MANAGERS)
             now = asyncio.get_running_loop().time()
             if insisting or not self._conflict_history.may_overrule((meta["namespace"], ref), now):
                 managers = " and ".join(insisting) or "another controller"

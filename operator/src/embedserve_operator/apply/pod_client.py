@@ -36,10 +36,10 @@ _MESH_ADVICE = (
     "a service mesh whose pods accept no connection without its certificate ends connections like this: set "
     "the chart's mesh, which leaves the management port alone"
 )
-Delivery = Literal["All", "Enough", "TooFew"]
+Delivery = Literal["All", "RequiredDelivered", "TooFew"]
 """Says whether the pods got their messages.
 
-"Enough" says that all pods that must know do; "TooFew" that one of these does not.
+"RequiredDelivered" says that all pods that must know do; "TooFew" that one of these does not.
 """
 
 
@@ -92,7 +92,7 @@ class PodClient:
         if not all(await asyncio.gather(*required)):
             return "TooFew"
         optional = [self._send_message(key, message) for message in messages if not message.is_required]
-        return "All" if all(await asyncio.gather(*optional)) else "Enough"
+        return "All" if all(await asyncio.gather(*optional)) else "RequiredDelivered"
 
     async def run_self_checks(self, key: ObjectKey, requests: Sequence[SelfCheckRequest]) -> bool:
         """Run the self-checks of pods; return False where one did not pass and is to be repeated."""

@@ -106,7 +106,7 @@ def _watch_cluster_kind(
 
 
 def _register(kind: str, registry: kopf.OperatorRegistry, handle_event: Any) -> None:
-    kopf.on.event(*_build_selector(kind), id=f"notice-{kind.lower()}", registry=registry)(handle_event)
+    kopf.on.event(*_build_selector(kind), id=f"watch-{kind.lower()}", registry=registry)(handle_event)
 
 
 def _build_selector(kind: str) -> tuple[str, str, str]:

@@ -26,9 +26,9 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def configure_logging(level: str, form: LogFormat) -> None:
+def configure_logging(level: str, log_format: LogFormat) -> None:
     """Send the logs of this process to standard error, from a level on."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if form == "json" else plain)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from embedserve_operator.api.quantities import MIB
 from embedserve_operator.api.status import ConversionStatus, EmbeddingServiceStatus, Fetching, FetchStatus
 
-_MIB = 2**20
 _UNKNOWN = "-"
 
 
@@ -25,7 +25,7 @@ def _list_served(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
     yield "SOURCE", model.source if model is not None else _UNKNOWN
     yield "COMMIT", (model.revision if model is not None else None) or _UNKNOWN
     yield "LICENCE", (model.licence if model is not None else None) or _UNKNOWN
-    yield "SIZE", _UNKNOWN if size is None else f"{size / _MIB:.1f} MiB ({size} bytes)"
+    yield "SIZE", _UNKNOWN if size is None else f"{size / MIB:.1f} MiB ({size} bytes)"
     yield "DIGEST", (model.digest if model is not None else None) or _UNKNOWN
     yield "SPACE", (space.id if space is not None else None) or _UNKNOWN
 
@@ -47,8 +47,8 @@ def _describe_job(job: FetchStatus | ConversionStatus) -> str:
 def _describe_progress(fetching: Fetching) -> str:
     remaining = "" if fetching.seconds_remaining is None else f", {fetching.seconds_remaining} s left"
     return (
-        f"{fetching.phase}, {fetching.bytes_done / _MIB:.1f} of {fetching.bytes_total / _MIB:.1f} MiB, "
-        f"{fetching.bytes_per_second / _MIB:.1f} MiB/s{remaining}"
+        f"{fetching.phase}, {fetching.bytes_done / MIB:.1f} of {fetching.bytes_total / MIB:.1f} MiB, "
+        f"{fetching.bytes_per_second / MIB:.1f} MiB/s{remaining}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from embedserve_operator.api.quantities import MIB
 from embedserve_operator.api.status import EmbeddingServiceStatus, Moment
 from embedserve_operator.api.times import parse_moment
 
@@ -84,7 +85,7 @@ def _format_number(value: int | None) -> str:
 
 
 def _format_size(count: int | None) -> str:
-    return _NONE if count is None else f"{count / 2**20:.0f} MiB"
+    return _NONE if count is None else f"{count / MIB:.0f} MiB"
 
 
 def _format_age(moment: Moment | None, now: int) -> str:

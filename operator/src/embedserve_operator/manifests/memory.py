@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.api.quantities import MIB, parse_quantity
 from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
@@ -14,10 +14,9 @@ from embedserve_operator.manifests.placement import find_hardware_class
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.models import ModelSize
 
-_MIB = 2**20
-_PROCESS_BYTES = 256 * _MIB
+_PROCESS_BYTES = 256 * MIB
 """The memory of the process, its libraries and its buffers."""
-_STEP_BYTES = 64 * _MIB
+_STEP_BYTES = 64 * MIB
 
 # The terms of the runtime's plan (embedserve_runtime.memory.plan) that do not depend on the model;
 # tests/contract/test_memory_plan.py compares both.
@@ -25,7 +24,7 @@ _HEADROOM = 1.1
 _RUNNING_BATCHES = 2
 _MIN_BATCH_TOKENS, _MAX_BATCH_TOKENS, _BATCH_TOKENS_OF_CPU = 2_048, 16_384, 512
 _MAX_TABLE_TOKENS = 512
-_BODY_BYTES = 32 * _MIB
+_BODY_BYTES = 32 * MIB
 _BODY_SHARE = 3
 _RESULT_NUMBER_BYTES = 48
 _QUEUE_INPUTS = 4_096
@@ -108,4 +107,4 @@ def _round_up(count: int) -> int:
 
 def format_mib(count: int) -> str:
     """Return a number of bytes as a quantity."""
-    return f"{-(-count // _MIB)}Mi"
+    return f"{-(-count // MIB)}Mi"

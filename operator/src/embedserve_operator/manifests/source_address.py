@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
 
-_PORTS = {"https": 443, "http": 80}
+DEFAULT_PORTS = {"https": 443, "http": 80}
+"""The ports of addresses that name none, by scheme."""
 _SERVICE_PART = 2
 """Place of the part `svc` in the name of a Service."""
 
@@ -16,9 +17,9 @@ def find_source_port(spec: EmbeddingServiceSpec, settings: RenderSettings) -> in
     """Return the port of a remote source, as its address has it."""
     url = _find_source_url(spec, settings)
     if url is None:
-        return _PORTS["https"]
+        return DEFAULT_PORTS["https"]
     address = urlsplit(url)
-    return address.port or _PORTS[address.scheme]
+    return address.port or DEFAULT_PORTS[address.scheme]
 
 
 def find_source_namespace(spec: EmbeddingServiceSpec, settings: RenderSettings, namespace: str) -> str | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from embedserve_operator.api.quantities import MIB
 from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.objects import Metadata, find_condition
 from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec
@@ -47,7 +48,6 @@ _VOLUME_REASONS = (
 """Patterns of messages of the kubelet and the scheduler that name what is missing."""
 _INSUFFICIENT = re.compile(r"Insufficient ([a-z0-9./-]*[a-z0-9])")
 """A pattern of the scheduler's message about a resource that nodes have too little of."""
-_MIB = 2**20
 _NOT_STARTED = "PodNotStarted"
 _NO_IMAGES = "ImageVolumesMissing"
 _MAX_START_SECONDS = 120
@@ -204,7 +204,7 @@ def _describe_memory(pod: Pod, name: str) -> str:
     bound = f"its limit of {limit}" if limit else "the node's memory"
     report = _find_model_report(pod)
     size = report.size_bytes if report is not None else None
-    files = "" if size is None else f" (its model's files alone are {size / _MIB:.0f} MiB)"
+    files = "" if size is None else f" (its model's files alone are {size / MIB:.0f} MiB)"
     new_limit = choose_memory_limit(limit, size)
     number = (
         "raise spec.resources.limits.memory"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from embedserve_operator.api.quantities import parse_quantity
+from embedserve_operator.api.quantities import MIB, parse_quantity
 from embedserve_operator.manifests.memory import compute_memory, format_mib
 
-_STEP_BYTES = 64 * 2**20
+_STEP_BYTES = 64 * MIB
 _GROWTH = Decimal("1.5")
 """The factor by which to raise an amount that was not enough: how much more would have been used is not known."""
 _RESOURCES = r"memory|ephemeral-storage"

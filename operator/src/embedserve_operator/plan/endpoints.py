@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
+from embedserve_operator.manifests.source_address import DEFAULT_PORTS
 
 _ANY = "*"
 _ANY_SUBDOMAIN = "*."
-_PORTS = {"https": 443, "http": 80}
 _ENDPOINT_VARIABLE = re.compile(r"(^|_)ENDPOINT(_URL(_[A-Z0-9]+)*)?$")
 """A pattern of the variables by which libraries are told of a server: HF_ENDPOINT, AWS_ENDPOINT_URL_S3 and the like."""
 
@@ -67,5 +67,5 @@ def _matches(url: str, pattern: str) -> bool:
     address, allowed = urlsplit(url), urlsplit(pattern)
     host, name = address.hostname or "", allowed.hostname or ""
     is_host = host.endswith(name[1:]) if name.startswith(_ANY_SUBDOMAIN) else host == name
-    ports = [side.port or _PORTS.get(side.scheme) for side in (address, allowed)]
+    ports = [side.port or DEFAULT_PORTS.get(side.scheme) for side in (address, allowed)]
     return bool(host) and is_host and address.scheme == allowed.scheme and ports[0] == ports[1]

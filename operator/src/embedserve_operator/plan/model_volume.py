@@ -14,14 +14,14 @@ from embedserve_operator.manifests.metadata import build_claim_name
 from embedserve_operator.manifests.placement import find_hardware_class
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.failures import Failure, build_refusal
 from embedserve_operator.state.jobs import ClaimState
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Child
 
-ONCE, ONE_POD = "ReadWriteOnce", "ReadWriteOncePod"
-MANY, READ_MANY = "ReadWriteMany", "ReadOnlyMany"
+READ_WRITE_ONCE, READ_WRITE_ONCE_POD = "ReadWriteOnce", "ReadWriteOncePod"
+READ_WRITE_MANY, READ_ONLY_MANY = "ReadWriteMany", "ReadOnlyMany"
 
 
 def choose_model_volume(observed: ObservedState, spec: EmbeddingServiceSpec) -> ModelVolume | None:
@@ -30,13 +30,13 @@ def choose_model_volume(observed: ObservedState, spec: EmbeddingServiceSpec) -> 
     if cache is None:
         return None
     modes = find_access_modes(observed, spec)
-    is_shared = MANY in modes or (cache.read_only and READ_MANY in modes)
+    is_shared = READ_WRITE_MANY in modes or (cache.read_only and READ_ONLY_MANY in modes)
     return ModelVolume(
         claim=cache.claim_name or build_claim_name(observed.resource.key.name),
         is_own=cache.volume is not None,
         is_filled=cache.read_only,
         is_single_node=not is_shared,
-        is_single_pod=modes == (ONE_POD,),
+        is_single_pod=modes == (READ_WRITE_ONCE_POD,),
     )
 
 
@@ -45,7 +45,7 @@ def find_access_modes(observed: ObservedState, spec: EmbeddingServiceSpec) -> tu
     if spec.cache is not None and spec.cache.volume is not None:
         return tuple(spec.cache.volume.access_modes)
     claim = find_used_claim(observed)
-    return claim.access_modes if claim is not None else (ONCE,)
+    return claim.access_modes if claim is not None else (READ_WRITE_ONCE,)
 
 
 def find_used_claim(observed: ObservedState) -> ClaimState | None:
@@ -82,7 +82,7 @@ def find_cache_refusal(
 def _find_conversion_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failure | None:
     if can_run_onnx(spec, settings) or not is_conversion_required(spec):
         return None
-    return _refuse(
+    return build_refusal(
         "ConversionNotUsed",
         "spec.onnx requires a conversion (convert: Always, or outputs), and the torch engine does not run ONNX "
         "artifacts; remove spec.onnx, or use engine: onnx",
@@ -90,9 +90,9 @@ def _find_conversion_refusal(spec: EmbeddingServiceSpec, settings: RenderSetting
 
 
 def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
-    if spec.cache is None or spec.cache.read_only or modes != (READ_MANY,):
+    if spec.cache is None or spec.cache.read_only or modes != (READ_ONLY_MANY,):
         return None
-    return _refuse(
+    return build_refusal(
         "VolumeNotWritable",
         f"claim {spec.cache.claim_name} is ReadOnlyMany, so nothing can be fetched into it; set "
         "spec.cache.readOnly if it already holds the model, or use a writable claim",
@@ -102,9 +102,9 @@ def _find_read_only_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) 
 def _find_one_pod_refusal(spec: EmbeddingServiceSpec, modes: tuple[str, ...]) -> Failure | None:
     fixed = find_fixed_replicas(spec)
     max_pods = spec.autoscaling.max_replicas if fixed is None and spec.autoscaling is not None else fixed or 0
-    if modes != (ONE_POD,) or max_pods <= 1:
+    if modes != (READ_WRITE_ONCE_POD,) or max_pods <= 1:
         return None
-    return _refuse(
+    return build_refusal(
         "VolumeForOnePod",
         f"a ReadWriteOncePod volume allows one pod, and up to {max_pods} are requested; use ReadWriteOnce (all pods on "
         "one node) or ReadWriteMany, or one replica",
@@ -126,7 +126,7 @@ def _find_change_refusal(observed: ObservedState, spec: EmbeddingServiceSpec) ->
         differences.append(f"storageClassName {claim.storage_class}, not {volume.storage_class_name}")
     if not differences:
         return None
-    return _refuse(
+    return build_refusal(
         "VolumeClaimConflict",
         f"PersistentVolumeClaim {claim.name} exists with {' and '.join(differences)}, which cannot be changed; set "
         "spec.cache.volume to what it has, or delete it with all its models",
@@ -164,7 +164,7 @@ def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None)
     missing = [name for name in requested or () if available is not None and name not in available]
     if report is None or available is None or not missing:
         return None
-    return _refuse(
+    return build_refusal(
         "OnnxOutputsMissing",
         f"spec.onnx.outputs: {', '.join(missing)} are not available from {report.source}, which can give "
         f"{', '.join(available) or 'nothing'}; name only these, or remove outputs",
@@ -174,7 +174,3 @@ def find_outputs_refusal(spec: EmbeddingServiceSpec, report: ModelReport | None)
 def is_retained_claim(child: Child) -> bool:
     """Return whether a child is a claim that is to outlive its use."""
     return child.ref.kind == "PersistentVolumeClaim" and not child.view.metadata.controller_uid
-
-
-def _refuse(reason: str, message: str) -> Failure:
-    return Failure(reason, message, is_transient=False)

@@ -23,12 +23,12 @@ def plan_messages(observed: ObservedState, rollout: Rollout) -> tuple[PodMessage
     messages = [
         PodMessage(pod, space, is_required=is_switching and _takes_over(pod, rollout))
         for pod in observed.pods
-        if _can_be_told(pod) and pod.announced_space != space and not _is_unannounced(pod, rollout)
+        if _can_receive_messages(pod) and pod.announced_space != space and not _is_unannounced(pod, rollout)
     ]
     return tuple(sorted(messages, key=lambda message: not message.is_required))
 
 
-def _can_be_told(pod: PodState) -> bool:
+def _can_receive_messages(pod: PodState) -> bool:
     return pod.phase == "Ready" and bool(pod.address) and pod.space is not None
 
 

@@ -9,7 +9,7 @@ from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.placement import find_accelerators, find_architectures, find_image
 from embedserve_operator.plan.endpoints import find_forbidden_endpoint
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.failures import Failure, build_refusal
 
 # The first compute capabilities with 8-bit products, as the runtime's torch engine requires them.
 MIN_CAPABILITY_FOR_8_BIT = {"fp8": (8, 9), "int8": (8, 0)}
@@ -19,13 +19,13 @@ def find_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failur
     """Return why no children can be made of the spec; None when they can."""
     hardware = settings.classes.get(spec.hardware.class_)
     if hardware is None:
-        return _refuse(
+        return build_refusal(
             "UnknownHardwareClass",
             f"spec.hardware.class: there is no class {spec.hardware.class_}; there are: "
             f"{', '.join(sorted(settings.classes))}",
         )
     if hardware.image not in settings.images:
-        return _refuse(
+        return build_refusal(
             "ImageNotConfigured",
             f"spec.hardware.class {spec.hardware.class_} needs the image for {hardware.image}, and none is "
             f"configured; set runtime.{hardware.image}Image in the chart's values, or choose another class",
@@ -42,7 +42,7 @@ def find_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) -> Failur
 def _find_accelerator_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> Failure | None:
     asks_for_accelerators = spec.hardware.count is not None or spec.hardware.resource_name is not None
     if hardware.resource_name is None and asks_for_accelerators:
-        return _refuse(
+        return build_refusal(
             "NoAccelerators",
             f"spec.hardware: class {spec.hardware.class_} has no accelerators; remove count and resourceName, or "
             "choose another class",
@@ -61,7 +61,7 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
         return None
     if kind != "torch":
         remedy = "add onnx, which converts the model, or choose" if precision == "int8" else "choose"
-        return _refuse(
+        return build_refusal(
             "PrecisionUnsupported",
             f"spec.model.precision: {precision} needs the torch engine, but the engine is {kind}; {remedy} another "
             "precision, class or engine",
@@ -74,7 +74,7 @@ def _find_precision_refusal(spec: EmbeddingServiceSpec, hardware: HardwareClass)
     ]
     if below or hardware.resource_name is None:
         available = f"compute capability {', '.join(below)}" if below else "no accelerator"
-        return _refuse(
+        return build_refusal(
             "PrecisionUnsupported",
             f"spec.model.precision: {precision} needs an accelerator of compute capability {first[0]}.{first[1]} or "
             f"higher, and class {spec.hardware.class_} has {available}; choose another precision or class",
@@ -90,14 +90,14 @@ def _find_image_refusal(
         settings.allowed_images
     )
     if spec.runtime_image is not None and "*" not in allowed and image.repository not in allowed:
-        return _refuse(
+        return build_refusal(
             "ImageNotAllowed",
             f"spec.runtimeImage: {image.repository} is not one of the repositories that the operator accepts "
             f"images from ({', '.join(sorted(allowed))}); use one of those, or have it added to the "
             "chart's runtime.allowedImages",
         )
     if not find_architectures(hardware, image):
-        return _refuse(
+        return build_refusal(
             "ImageLacksArchitecture",
             f"spec.hardware.class {spec.hardware.class_} needs {' or '.join(hardware.architectures)}, and the image "
             f"{image.reference} has only {' and '.join(image.architectures)}",
@@ -106,7 +106,7 @@ def _find_image_refusal(
     if accelerators is None or spec.resources is None:
         return None
     if accelerators[0] in (spec.resources.limits or {}) or accelerators[0] in (spec.resources.requests or {}):
-        return _refuse(
+        return build_refusal(
             "ResourcesConflict",
             f"spec.resources names {accelerators[0]}, which the hardware class requests: use spec.hardware.count "
             "instead",
@@ -119,13 +119,13 @@ def _find_scaling_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings) 
     if autoscaling is None:
         return None
     if settings.keda is None and (autoscaling.triggers or autoscaling.min_replicas == 0):
-        return _refuse(
+        return build_refusal(
             "KedaNeeded",
             "spec.autoscaling: triggers and minReplicas: 0 need KEDA, and the chart's keda.enabled is false; set it "
             "to true, or use metrics and minReplicas: 1",
         )
     if settings.keda is not None and autoscaling.metrics:
-        return _refuse(
+        return build_refusal(
             "KedaDecides",
             "spec.autoscaling.metrics: KEDA decides the number of pods (the chart's keda.enabled); use triggers, for "
             "example of type cpu, instead",
@@ -137,12 +137,8 @@ def _find_endpoint_refusal(spec: EmbeddingServiceSpec, settings: RenderSettings)
     chosen = find_forbidden_endpoint(spec, settings.allowed_endpoints)
     if chosen is None:
         return None
-    return _refuse(
+    return build_refusal(
         "EndpointNotAllowed",
         f"{chosen}: Secrets of this namespace may not be sent to a server that the chart's allowedEndpoints does not "
         "name; have it added there, or remove the Secret",
     )
-
-
-def _refuse(reason: str, message: str) -> Failure:
-    return Failure(reason, message, is_transient=False)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from embedserve_operator.plan.case_table import are_accepted, one_of
+
 RolloutState = Literal["Done", "Preparing", "Checking", "Held", "Refused"]
 """Done: the Service selects the desired revision, or switches to it now. The others say what the switch waits for."""
 
@@ -61,33 +63,29 @@ class _RolloutCase(NamedTuple):
 
     def matches(self, facts: RolloutFacts) -> bool:
         """Return whether the case is about these facts."""
-        return all(values is None or fact in values for values, fact in zip(self[1:], facts, strict=True))
+        return are_accepted(facts, self[1:])
 
 
 _GUARDED = frozenset({"Alive", "Stopped"})
 _YES, _NO = frozenset({True}), frozenset({False})
 
 
-def _one_of(*values: str) -> frozenset[str]:
-    return frozenset(values)
-
-
 ROLLOUT_CASES = (
-    _RolloutCase("Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Different")),
+    _RolloutCase("Refused", policy=one_of("Refuse"), serving=_GUARDED, space=one_of("Different")),
     # Without pods of the new model, its vector space cannot be known.
     _RolloutCase(
-        "Refused", policy=_one_of("Refuse"), serving=_GUARDED, space=_one_of("Unknown"), has_replicas=_NO
+        "Refused", policy=one_of("Refuse"), serving=_GUARDED, space=one_of("Unknown"), has_replicas=_NO
     ),
     # No client can have stored its vectors, and there is nothing to roll back to.
-    _RolloutCase("Done", serving=_one_of("Unused")),
+    _RolloutCase("Done", serving=one_of("Unused")),
     # Nothing can be ready beside the old pods, so nothing of the new model is begun.
-    _RolloutCase("Held", policy=_one_of("InPlace"), space=_one_of("Different", "Unknown"), is_held=_YES),
+    _RolloutCase("Held", policy=one_of("InPlace"), space=one_of("Different", "Unknown"), is_held=_YES),
     # The user asked for it: no answers until the new pods are ready.
-    _RolloutCase("Done", policy=_one_of("InPlace")),
+    _RolloutCase("Done", policy=one_of("InPlace")),
     _RolloutCase("Preparing", has_replicas=_NO),
-    _RolloutCase("Preparing", desired=_one_of("Incomplete")),
-    _RolloutCase("Checking", desired=_one_of("Complete")),
-    _RolloutCase("Held", space=_one_of("Different", "Unknown"), is_held=_YES),
+    _RolloutCase("Preparing", desired=one_of("Incomplete")),
+    _RolloutCase("Checking", desired=one_of("Complete")),
+    _RolloutCase("Held", space=one_of("Different", "Unknown"), is_held=_YES),
     _RolloutCase("Done"),
 )
 """The first case that matches decides."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from embedserve_operator.plan.case_table import are_accepted, one_of
 from embedserve_operator.state.upgrades import UpgradePhase
 
 UpgradeStep = Literal["Unaffected", "Begin", "Roll", "Fail", "Finish", "Wait", "Stop"]
@@ -59,28 +60,24 @@ class _UpgradeCase(NamedTuple):
 
     def matches(self, facts: UpgradeFacts) -> bool:
         """Return whether the case is about these facts."""
-        return all(values is None or fact in values for values, fact in zip(self[1:], facts, strict=True))
+        return are_accepted(facts, self[1:])
 
 
-def _one_of(*values: str) -> frozenset[str]:
-    return frozenset(values)
-
-
-_HAS_SLOT = _one_of("Rolling", "Failed")
+_HAS_SLOT = one_of("Rolling", "Failed")
 _NO = frozenset({False})
 
 UPGRADE_CASES = (
     # Who has a slot keeps it, and may be mended by the user or by another release.
-    _UpgradeCase("Roll", phase=_HAS_SLOT, template=_one_of("Edited", "Upgraded")),
-    _UpgradeCase("Finish", phase=_HAS_SLOT, pods=_one_of("Ready")),
-    _UpgradeCase("Fail", phase=_HAS_SLOT, pods=_one_of("Failing")),
+    _UpgradeCase("Roll", phase=_HAS_SLOT, template=one_of("Edited", "Upgraded")),
+    _UpgradeCase("Finish", phase=_HAS_SLOT, pods=one_of("Ready")),
+    _UpgradeCase("Fail", phase=_HAS_SLOT, pods=one_of("Failing")),
     # A pod that crashes again and again is starting in between.
-    _UpgradeCase("Fail", phase=_one_of("Failed")),
-    _UpgradeCase("Roll", phase=_one_of("Rolling")),
-    _UpgradeCase("Unaffected", template=_one_of("None", "Edited")),
+    _UpgradeCase("Fail", phase=one_of("Failed")),
+    _UpgradeCase("Roll", phase=one_of("Rolling")),
+    _UpgradeCase("Unaffected", template=one_of("None", "Edited")),
     _UpgradeCase("Unaffected", has_ready_pods=_NO),
-    _UpgradeCase("Stop", slot=_one_of("Stopped")),
-    _UpgradeCase("Wait", slot=_one_of("Taken")),
+    _UpgradeCase("Stop", slot=one_of("Stopped")),
+    _UpgradeCase("Wait", slot=one_of("Taken")),
     _UpgradeCase("Begin"),
 )
 """The first case that matches decides."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from aiohttp import web
 
@@ -18,6 +17,7 @@ from embedserve_operator.adapter.server import (
     TlsListener,
     build_application,
 )
+from embedserve_operator.clock import read_date
 from embedserve_operator.errors import ApiError, ConflictError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.process.health import HeartbeatMonitor, serve_health
@@ -47,10 +47,12 @@ async def run_adapter(settings: AdapterSettings) -> int:
         Scraper(cache_seconds=cache_seconds, timeout=settings.scrape_timeout, monotonic=loop.time) as scraper,
     ):
         runner = web.AppRunner(
-            build_application(MetricsApi(kube, scraper, _now), authenticator), access_log=None
+            build_application(MetricsApi(kube, scraper, read_date), authenticator), access_log=None
         )
         await runner.setup()
-        rotator = CertificateRotator(settings, kube, authenticator, TlsListener(runner, settings.port), _now)
+        rotator = CertificateRotator(
+            settings, kube, authenticator, TlsListener(runner, settings.port), read_date
+        )
         probes = await serve_health(
             heartbeats, settings.health_port, lambda: rotator.ready and not stop.is_set()
         )
@@ -80,7 +82,3 @@ async def _keep_checking(
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await stop.wait()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -1,6 +1,6 @@
 """Serves `/healthz`, `/readyz` and `/metrics`.
 
-The former fails when a loop has stopped, or when nothing answers at all.
+`/healthz` fails when a loop has stopped, or when nothing answers at all.
 """
 
 from __future__ import annotations

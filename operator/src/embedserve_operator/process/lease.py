@@ -12,10 +12,10 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
-from embedserve_operator.clock import Clock
+from embedserve_operator.clock import EPOCH, Clock
 from embedserve_operator.errors import ApiError, ConflictError, LeaseLostError, NotFoundError
 from embedserve_operator.kube.client import KubeClient
 from embedserve_operator.kube.objects import Manifest
@@ -25,7 +25,6 @@ from embedserve_operator.settings import LeaseSettings
 log = logging.getLogger(__name__)
 
 _TICK = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_PAUSE = 0.05
 """The shortest pause between two looks at the Lease, in seconds."""
 
@@ -119,7 +118,7 @@ def compute_generation(lease: Lease | None) -> int:
     The transitions that a Lease counts begin anew when somebody deletes it; time does not.
     """
     acquired = _parse_time(lease.spec.acquire_time) if lease is not None else None
-    return (acquired - _EPOCH) // _TICK if acquired is not None else 0
+    return (acquired - EPOCH) // _TICK if acquired is not None else 0
 
 
 def _read_version(lease: Lease | None) -> str | None:

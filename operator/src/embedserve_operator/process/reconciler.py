@@ -161,7 +161,7 @@ class Reconciler:
         if not plan.fetching_pods:
             self._progress_throttle.forget(key)
             return
-        await self._poll(
+        await self._poll_if_due(
             key, self._progress_throttle, lambda: self._pod_client.refresh_progress(key, plan.fetching_pods)
         )
 
@@ -171,18 +171,20 @@ class Reconciler:
             self._job_events.forget(key)
             self._events_throttle.forget(key)
             return
-        await self._poll(
+        await self._poll_if_due(
             key, self._events_throttle, lambda: self._job_events.refresh(key, plan.unstarted_jobs)
         )
 
-    async def _poll(self, key: ObjectKey, throttle: Throttle, poll: Callable[[], Awaitable[bool]]) -> None:
-        """Poll something that no event reports, as often as the throttle allows; `poll` returns whether it found
+    async def _poll_if_due(
+        self, key: ObjectKey, throttle: Throttle, refresh: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Poll something that no event reports, as often as the throttle allows; `refresh` returns whether it found
         something new, which is worth another pass.
         """
         seconds_until_due = throttle.seconds_until_due(key)
         if seconds_until_due == 0.0:
             seconds_until_due = throttle.record(key)
-            if await poll():
+            if await refresh():
                 self._queue.add(key)
         self._queue.add_after(key, seconds_until_due)
 

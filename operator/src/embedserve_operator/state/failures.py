@@ -24,6 +24,11 @@ class Failure:
     """
 
 
+def build_refusal(reason: str, message: str) -> Failure:
+    """Return that a spec is refused until somebody changes something."""
+    return Failure(reason, message, is_transient=False)
+
+
 def build_creation_failure(message: str) -> Failure:
     """Return why pods cannot be created. `message` is what the API server answers to those who try."""
     quota = "exceeded quota" in message
