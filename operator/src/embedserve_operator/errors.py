@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """Is the base of all errors of this package."""
+    """Base class of the package's errors."""
 
 
 class ManifestError(OperatorError):

@@ -38,7 +38,7 @@ class RegistrationState:
     registered: APIService | None
     """Our APIService, if it exists."""
     foreign: tuple[str, ...]
-    """The others that serve versions of the group, described for people."""
+    """Human-readable descriptions of the others that serve versions of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def decide_registration(
 
 
 def find_providers(api_services: Iterable[APIService], adapter: AdapterReference | None) -> tuple[str, ...]:
-    """Return who else serves versions of the group: each APIService that does not lead to our adapter,
-    described for people.
+    """Return human-readable descriptions of the others that serve versions of the group: of each APIService that does
+    not lead to our adapter.
     """
     return tuple(
         _describe_provider(api_service)

@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT = 64
 _MAX_ROUNDS = 2
-"""The number of time-outs that a query waits for: as long as so many times the pods that are asked at once are
-silent.
-"""
+"""Number of time-outs of a request to a pod after which a query waits no longer."""
 _BUFFER_BYTES = 2**16
 _MAX_PAGE_BYTES = 2**20
 _MAX_CACHED_PAGES = 20_000

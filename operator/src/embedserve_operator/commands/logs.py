@@ -1,4 +1,4 @@
-"""Sets up logging: lines for people, or JSON objects for programs, on standard error."""
+"""Sets up logging: human-readable lines, or JSON objects for programs, on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the only one that speaks to the API server; no other module imports the client library.
+"""Client of the Kubernetes API; the only module that imports the client library.
 
 Every request has a time limit, and every failure becomes one of this package's errors. Only the connection
 of the library is used (credentials, TLS, one session): its classes for the individual APIs cost more memory

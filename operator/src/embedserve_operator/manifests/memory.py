@@ -44,7 +44,7 @@ def compute_memory(model_bytes: int) -> int:
 
 def compute_planned_memory(memory: ModelMemory, spec: EmbeddingServiceSpec, cpus: int) -> int:
     """Return the bytes that a serving pod should be limited to: what it takes at its highest with the settings of the
-    spec on so many CPUs, and a tenth more, in steps.
+    spec on `cpus` CPUs, and a tenth more, in steps.
     """
     batching = spec.batching or Batching()
     planned_tokens = max(_MIN_BATCH_TOKENS, min(_MAX_BATCH_TOKENS, _BATCH_TOKENS_OF_CPU * cpus))

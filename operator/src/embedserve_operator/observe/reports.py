@@ -18,9 +18,9 @@ from embedserve_operator.state.models import ModelReport
 _REASON = re.compile(r"^[A-Z][A-Za-z0-9]{0,63}$")
 
 
-def is_reason(word: str) -> bool:
-    """Return whether a word has the form of a reason."""
-    return _REASON.match(word) is not None
+def is_reason(text: str) -> bool:
+    """Return whether a text has the form of a machine-readable reason."""
+    return _REASON.match(text) is not None
 
 
 class ReportedMemory(View):
@@ -114,7 +114,7 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
 def read_memory(reported: ReportedMemory) -> ModelMemory | None:
     """Return what a model takes in memory; None where the report does not say."""
     memory = ModelMemory(**reported.model_dump())
-    # Without one of these it is no plan, and less would be asked for than the model needs.
+    # Without one of these it is not a plan, and less would be asked for than the model needs.
     return memory if memory.fixed_bytes and memory.token_bytes and memory.max_length else None
 
 

@@ -69,7 +69,7 @@ class JobStep:
 
     @property
     def activity(self) -> str:
-        """Describe for people what the Job is doing."""
+        """Return a human-readable description of what the Job is doing."""
         return f"Job {self.desired.name} is {_ACTIVITIES[self.desired.task]} the model"
 
 

@@ -57,7 +57,7 @@ def find_placement_failure(
 def describe_pool_labels(requirements: NodeRequirements, max_values: int = 0) -> str:
     """Describe the labels that the definition of a pool without nodes must have for an autoscaler to add the first one.
 
-    Of the values of each label, so many are named; with 0, only that there are labels of clouds.
+    Of the values of each label, at most `max_values` are named; with 0, only that there are labels of clouds.
     """
     major, _, minor = requirements.capabilities[0].partition(".")
     labels_to_add = f"{COMPUTE_MAJOR}={major} and {COMPUTE_MINOR}={minor}, which you can add to it"

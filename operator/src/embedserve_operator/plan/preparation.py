@@ -58,7 +58,7 @@ class Preparation:
     jobs_to_delete: tuple[JobState, ...] = ()
     failure: Failure | None = None
     activity: str = ""
-    """Describes what is going on, for people; empty when nothing is."""
+    """Human-readable description of what is going on; empty when nothing is."""
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
     claim_failure: Failure | None = None

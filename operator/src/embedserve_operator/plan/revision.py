@@ -47,7 +47,7 @@ def collect_model_inputs(spec: EmbeddingServiceSpec) -> dict[str, Any]:
         "pooling": spec.model.pooling,
         "dimensions": spec.model.dimensions,
         "prompt": [spec.prompt_name, (spec.prompts or {}).get(spec.prompt_name or "")],
-        # One of these may stand in the place of a prompt of the model, which its vector space covers.
+        # One of these may stand instead of a prompt of the model, which its vector space covers.
         **({"prompts": other_prompts} if (other_prompts := _collect_other_prompts(spec)) else {}),
     }
 

@@ -231,7 +231,7 @@ class LeaderElector:
         return observation.holder == self._me
 
     async def _try_to_hold(self, limit: float) -> bool:
-        """Try once to hold the Lease, for so many seconds; whatever fails, the next attempt reads it again."""
+        """Try once to hold the Lease, for at most `limit` seconds; whatever fails, the next attempt reads it again."""
         try:
             async with asyncio.timeout(limit):
                 return await self._write_lease()

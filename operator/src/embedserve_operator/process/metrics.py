@@ -66,7 +66,7 @@ class OperatorMetrics:
         }
 
     def watch_value(self, name: GaugeName, read: Callable[[], float]) -> None:
-        """Report a value that is read whenever the metrics are, in the place of 0."""
+        """Report a value that is read whenever the metrics are, instead of 0."""
         self._gauges[name].set_function(read)
 
     def count_pass(self, result: PassResult, seconds: float) -> None:

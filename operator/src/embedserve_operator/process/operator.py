@@ -57,7 +57,7 @@ _MAX_WORKER_SILENCE_SECONDS = 600.0
 """A pass makes about ten requests, each of them bounded; a worker that is silent for longer hangs."""
 _MAX_REGISTRAR_SILENCE_SECONDS = 300.0
 _MAX_SILENT_AUDITS = 4
-"""A watch that so many audits in a row have found dead is dead."""
+"""Number of consecutive audits that must find a watch stalled before the process is restarted."""
 
 
 class Monitors(NamedTuple):

@@ -110,9 +110,9 @@ class WorkQueue(Generic[K]):
         self._keys.add_low_priority(key)
         self._changed.set()
 
-    def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after so many seconds."""
-        self._keys.add_at(key, asyncio.get_running_loop().time() + seconds)
+    def add_after(self, key: K, delay: float) -> None:
+        """Add a key after `delay` seconds."""
+        self._keys.add_at(key, asyncio.get_running_loop().time() + delay)
 
     def count_ready(self) -> int:
         """Return how many keys wait for a worker."""

@@ -10,7 +10,7 @@ class Failure:
     """Says why a pod does not serve, or why a spec cannot be carried out."""
 
     reason: str
-    """A single CamelCase word."""
+    """Machine-readable reason in CamelCase."""
     message: str
     is_transient: bool
     """Indicates that waiting can solve it; False when somebody has to change something."""

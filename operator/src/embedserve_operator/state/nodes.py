@@ -44,7 +44,7 @@ class NodeState:
         return f"{major}.{minor}" if major and minor else ""
 
     def describe(self) -> str:
-        """Describe what the node offers, for people."""
+        """Return a human-readable description of what the node offers."""
         parts = [self.labels.get(ARCHITECTURE, "unknown architecture")]
         if self.capability:
             parts.append(f"compute capability {self.capability}")
@@ -62,8 +62,8 @@ class ClusterState:
     optional_kinds: frozenset[str] = frozenset()
     """The kinds whose definitions are installed, of the kinds that a cluster may lack."""
     metrics_providers: tuple[str, ...] = ()
-    """The providers of custom.metrics.k8s.io besides our adapter, described for people; known only where ours is to
-    be registered.
+    """The providers of custom.metrics.k8s.io besides our adapter, in a human-readable form; known only where ours
+    is to be registered.
     """
 
 
@@ -85,7 +85,7 @@ class NodeRequirements:
     count: int
 
     def describe(self) -> str:
-        """Describe the node that is looked for, for people."""
+        """Return a human-readable description of the node that is looked for."""
         parts = [f"architecture {' or '.join(self.architectures)}"]
         if self.capabilities and self.accelerator_labels:
             parts.append(f"compute capability {' or '.join(self.capabilities)} or a cloud's label for it")
@@ -97,7 +97,7 @@ class NodeRequirements:
         return ", ".join(parts)
 
     def list_accelerator_labels(self) -> list[str]:
-        """Return each label that does in place of a compute capability with its values, for people."""
+        """Return each label that does in place of a compute capability with its values, in a human-readable form."""
         return [f"{key}={' or '.join(values)}" for key, values in self.accelerator_labels.items()]
 
 
@@ -156,7 +156,7 @@ def _count_accelerators(demand: NodeRequirements, node: NodeState) -> int:
 
 
 def find_obstacle(demand: NodeRequirements, node: NodeState) -> str | None:
-    """Return what keeps the pods away from a node whose labels fit, described for people."""
+    """Return what keeps the pods away from a node whose labels fit, in a human-readable form."""
     if node.is_unschedulable:
         return "cordoned"
     for taint in node.taints:

@@ -31,7 +31,7 @@ class FetchProgress:
     """Says how far a fetch has come, as its pod answered when it was last asked."""
 
     phase: str
-    """Describes for people what the fetch is doing."""
+    """Human-readable description of what the fetch is doing."""
     bytes_done: int
     bytes_total: int
     """The size of the download.

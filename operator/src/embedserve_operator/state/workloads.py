@@ -82,7 +82,7 @@ class AutoscalerState:
     is_active: bool | None
     """Indicates that it can compute a number of pods; None before its first look."""
     reason: str
-    """The reason why it can or cannot compute a number of pods, as a single word; `message` says it for people."""
+    """Machine-readable reason why it can or cannot compute a number of pods; `message` is the human-readable one."""
     message: str
     is_at_maximum: bool
     """Indicates that it would have more pods than it is allowed to."""

@@ -53,7 +53,7 @@ class ConditionInputs:
     """The pods of the desired pod template."""
     failure: Failure | None
     activity: str = ""
-    """Describes for people what the pods still have to wait for; empty when they need not wait."""
+    """Human-readable description of what the pods still have to wait for; empty when they need not wait."""
     claim_failure: Failure | None = None
     """The reason why pods that start cannot mount the volume of models, while those that run go on."""
     held_url: str = ""
