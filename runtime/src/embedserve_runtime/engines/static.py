@@ -104,7 +104,7 @@ def _copy_read_only(array: NDArray[Any]) -> NDArray[Any]:
 class StaticRunner:
     """Runs a static model: a table in memory, in the dtype in which it is stored.
 
-    Products and sums are those of model2vec, bit for bit. Ids from `vocabulary` on stand for nothing.
+    Products and sums are those of model2vec, bit for bit. Ids outside the vocabulary are ignored.
     """
 
     engine = EngineDescription("static", "cpu", "as stored")
@@ -131,24 +131,27 @@ class StaticRunner:
         return self._card
 
     def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
-        """Dense: the mean of the rows that count, zeros where none does. Hidden: each token's row, zeros for those
-        that do not count. Raises EngineFailure for a negative id."""
+        """Return the mean of each text's rows, or zeros for a text without known tokens.
+
+        Hidden states are the row of each token, zeros for unknown ones. Ids outside the vocabulary are ignored. Raises
+        EngineFailure for a negative id.
+        """
         ids = batch.token_ids
         if len(ids) and ids.min() < 0:
             wrong = int(np.argmax(ids < 0))
             raise EngineFailure(f"a batch of {batch.tokens} tokens has a negative token id at {wrong}")
-        counts = (ids < self._vocabulary) & (ids != self._unknown)
-        bounds = np.concatenate(([0], np.cumsum(counts)))[batch.cu_seqlens]
-        means = self._rows.compute_means(ids[counts], bounds)
+        is_known = (ids < self._vocabulary) & (ids != self._unknown)
+        bounds = np.concatenate(([0], np.cumsum(is_known)))[batch.cu_seqlens]
+        means = self._rows.compute_means(ids[is_known], bounds)
         return ModelOutput(
             dense=self._finish(means) if OutputKind.DENSE in outputs else None,
-            hidden=self._list_token_states(batch, counts) if OutputKind.HIDDEN in outputs else None,
+            hidden=self._build_token_states(batch, is_known) if OutputKind.HIDDEN in outputs else None,
         )
 
-    def _list_token_states(self, batch: PackedBatch, counts: BoolArray) -> list[FloatArray]:
-        """counts: of each token, whether it counts."""
+    def _build_token_states(self, batch: PackedBatch, is_known: BoolArray) -> list[FloatArray]:
+        """Return the rows of each text's tokens, (tokens, dimensions). is_known: (tokens,) of the batch."""
         hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
-        hidden[counts] = self._rows.look_up(batch.token_ids[counts])
+        hidden[is_known] = self._rows.look_up(batch.token_ids[is_known])
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 

@@ -49,14 +49,16 @@ UNCOUNTED = 16
 def measure_overhead(
     card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str], *, logs_requests: bool = False
 ) -> float:
-    """CPU seconds of one core a token, over these texts, without what the client takes. Blocks; not for a thread with
-    an event loop. The first `UNCOUNTED` texts are only for warming up. logs_requests: with the cost of an access
-    log."""
-    seconds: float = uvloop.run(_measured(_dense(card), tokenizer, texts, logs_requests))
+    """Return the CPU seconds of one core a token, over these texts, without what the client takes.
+
+    Blocks; not for a thread with an event loop. The first `UNCOUNTED` texts are only for warming up. logs_requests:
+    with the cost of an access log.
+    """
+    seconds: float = uvloop.run(_measure(_replace_outputs_by_dense(card), tokenizer, texts, logs_requests))
     return seconds
 
 
-async def _measured(
+async def _measure(
     card: ModelCard, tokenizer: TextTokenizer, texts: Sequence[str], logs_requests: bool
 ) -> float:
     metrics, readiness, idle = (
@@ -87,9 +89,9 @@ async def _measured(
     (sock,) = bind(HOST, 0)
     server = HttpServer(app, sock, ConnectionMetrics(metrics.requests))
     try:
-        await asyncio.to_thread(_ask, sock.getsockname()[1], texts[:UNCOUNTED])
+        await asyncio.to_thread(_send_texts, sock.getsockname()[1], texts[:UNCOUNTED])
         idle.tokens, begun = 0, time.process_time()
-        asking = await asyncio.to_thread(_ask, sock.getsockname()[1], texts[UNCOUNTED:])
+        asking = await asyncio.to_thread(_send_texts, sock.getsockname()[1], texts[UNCOUNTED:])
         took = time.process_time() - begun - asking
     finally:
         await server.abort()
@@ -112,8 +114,8 @@ class _Idle:
         return ModelOutput(dense=np.repeat(self._row, len(batch.lengths), axis=0))
 
 
-def _dense(card: ModelCard) -> ModelCard:
-    """The card of a model with plain vectors, which stand for whatever the model makes."""
+def _replace_outputs_by_dense(card: ModelCard) -> ModelCard:
+    """Return the card of a model with the same encoder size that gives dense vectors, whatever this one gives."""
     if card.main_output is OutputKind.DENSE and card.query is None:
         return card
     size = card.encoder.width
@@ -123,8 +125,8 @@ def _dense(card: ModelCard) -> ModelCard:
     )
 
 
-def _ask(port: int, texts: Sequence[str]) -> float:
-    """Have all texts embedded, `CONNECTIONS` at once; the CPU seconds that asking took."""
+def _send_texts(port: int, texts: Sequence[str]) -> float:
+    """Have all texts embedded, `CONNECTIONS` at once, and return the CPU seconds that the client took."""
     begun = time.thread_time()
     with contextlib.ExitStack() as stack:
         clients = [HTTPConnection(HOST, port) for _ in range(CONNECTIONS)]

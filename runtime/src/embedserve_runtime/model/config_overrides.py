@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from embedserve_runtime.config import ModelSettings
 from embedserve_runtime.errors import ConfigError, ModelInvalid
 from embedserve_runtime.model.architecture import Encoder
@@ -84,12 +86,22 @@ def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayo
     return Pipeline(pooling=(), dense=(), normalize=False, dimensions=width, full_dimensions=width)
 
 
-def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> tuple[int, int]:
-    """Return the tokens that an input may have, and those that it may have by the model's files alone."""
+class MaxLength(NamedTuple):
+    """Holds how many tokens an input may have.
+
+    effective: by the service's settings. from_files: by the model's files alone.
+    """
+
+    effective: int
+    from_files: int
+
+
+def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> MaxLength:
+    """Return the maximum length of inputs. Raises ConfigError where the settings ask for more than the encoder has."""
     max_tokens = encoder.max_tokens
     if settings.max_length is not None and settings.max_length > max_tokens:
         raise ConfigError(
             f"model.max_length: {settings.max_length} is more than the model's {max_tokens} positions"
         )
-    own = min(layout.max_length or max_tokens, max_tokens)
-    return settings.max_length or own, own
+    from_files = min(layout.max_length or max_tokens, max_tokens)
+    return MaxLength(settings.max_length or from_files, from_files)

@@ -339,14 +339,14 @@ def _build_card(
     """Build a card of what every model has; heads and bodies are laid over it."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
-    max_length, own_max_length = resolve_max_length(encoder, layout, settings)
+    max_length = resolve_max_length(encoder, layout, settings)
     return ModelCard(
         source=settings.source,
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,
-        max_length=max_length,
-        own_max_length=own_max_length,
+        max_length=max_length.effective,
+        own_max_length=max_length.from_files,
         tokenizer=TokenizerSettings(
             tokenizer.file.as_bytes(),
             digest_tokenizer(tokenizer.file),

@@ -62,7 +62,7 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     if any(isinstance(head, LexicalHead) for head in card.token_heads):
         outputs |= OutputKind.SPARSE
     outputs_8, reference = (each.run(batch, outputs) for each in (runner, exact))
-    by_output = [compute_cosines(_vectors(outputs_8, batch), _vectors(reference, batch))]
+    by_output = [compute_cosines(_get_vectors(outputs_8, batch), _get_vectors(reference, batch))]
     if outputs_8.sparse is not None and reference.sparse is not None:
         ids = np.unique(batch.token_ids)
         by_output.append(weight_cosines(write_out(reference.sparse, ids), write_out(outputs_8.sparse, ids)))
@@ -75,7 +75,7 @@ def measure_parity(runner: Runner, exact: Runner, batch: PackedBatch) -> Measure
     )
 
 
-def _vectors(results: ModelOutput, batch: PackedBatch) -> FloatArray:
+def _get_vectors(results: ModelOutput, batch: PackedBatch) -> FloatArray:
     """Return dense vectors, or where there are none means of hidden states, (sequences, dimensions)."""
     if results.dense is not None:
         return results.dense

@@ -70,7 +70,7 @@ class CallForwarder(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> LibraryHandler | None:
         """Return the method's own handler, or one that forwards the call."""
-        space = self._server.readiness.forwarding_space()
+        space = self._server.readiness.find_forwarding_space()
         path = handler_call_details.method
         method = self._methods.get(path)
         if space is None or method is None:

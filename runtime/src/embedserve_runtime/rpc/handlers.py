@@ -257,7 +257,7 @@ class MethodHandlers:
 
     def _check_current(self) -> None:
         """Raise NotReady in a stream that began before the service's name moved: the client may begin another."""
-        space = self._server.readiness.forwarding_space() if self._name_may_move else None
+        space = self._server.readiness.find_forwarding_space() if self._name_may_move else None
         if space is not None:
             raise NotReady(
                 f"the service's name now stands for vector space {space}, and the answers of one stream are of one "

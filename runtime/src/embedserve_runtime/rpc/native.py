@@ -93,9 +93,9 @@ async def encode(context: MessageContext, request: pb.EncodeRequest) -> Response
         vector_space=context.service.card.vector_space,
         precision=request.precision or pb.PRECISION_FLOAT32,
         token_counts=embedded.usage.lengths,
-        effort=_to_effort(embedded.usage),
+        effort=_build_effort(embedded.usage),
     )
-    if _result_bytes(embedded) <= MAX_INLINE_BYTES:
+    if _count_result_bytes(embedded) <= MAX_INLINE_BYTES:
         _write_outputs(message, embedded, query.outputs, matrix_format)
     else:
         await asyncio.to_thread(_write_outputs, message, embedded, query.outputs, matrix_format)
@@ -131,7 +131,7 @@ async def score(context: MessageContext, request: pb.ScoreRequest) -> Response[p
         model=context.model_name,
         vector_space=service.card.vector_space,
         scores=relevance.scores.tolist(),
-        effort=_to_effort(relevance.usage),
+        effort=_build_effort(relevance.usage),
         **{measure.value: scores.tolist() for measure, scores in relevance.measures.items()},
     )
     return Response(message, relevance.usage, service)
@@ -251,7 +251,7 @@ def _read_truncation_side(side: pb.Side) -> Side:
     return "left" if side == pb.SIDE_LEFT else "right"
 
 
-def _to_effort(usage: RequestUsage) -> pb.Effort:
+def _build_effort(usage: RequestUsage) -> pb.Effort:
     timings = usage.timings
     return pb.Effort(
         total_seconds=timings.total,
@@ -261,7 +261,7 @@ def _to_effort(usage: RequestUsage) -> pb.Effort:
     )
 
 
-def _result_bytes(embedded: EmbedResult) -> int:
+def _count_result_bytes(embedded: EmbedResult) -> int:
     ragged = (embedded.sparse, embedded.multi_vectors, embedded.hidden, embedded.chunks)
     return embedded.dense.nbytes + sum(array.nbytes for member in ragged for array in member)
 
@@ -287,7 +287,7 @@ def _write_sparse(vector: SparseVector, output_dtype: OutputDtype) -> pb.SparseV
     return pb.SparseVector(indices=vector.indices.astype("<u4").tobytes(), values=values.tobytes())
 
 
-def _methods(handlers: MethodHandlers) -> Methods:
+def _build_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Encode": handlers.unary(pb.EncodeRequest, encode),
         "EncodeStream": handlers.bidirectional(pb.EncodeRequest, encode, STREAM_WINDOW),
@@ -296,5 +296,5 @@ def _methods(handlers: MethodHandlers) -> Methods:
 
 
 SERVICES: Mapping[str, Callable[[MethodHandlers], Methods]] = MappingProxyType(
-    {"embedserve.v1.Embeddings": _methods}
+    {"embedserve.v1.Embeddings": _build_methods}
 )

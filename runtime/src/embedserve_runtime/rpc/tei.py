@@ -266,11 +266,11 @@ def _build_tokens(text: str, tokens: Sequence[Token]) -> pb.EncodeResponse:
     )
 
 
-def _info_methods(handlers: MethodHandlers) -> Methods:
+def _build_info_methods(handlers: MethodHandlers) -> Methods:
     return {"Info": handlers.unary(pb.InfoRequest, info)}
 
 
-def _embed_methods(handlers: MethodHandlers) -> Methods:
+def _build_embed_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Embed": handlers.unary(pb.EmbedRequest, embed),
         "EmbedStream": handlers.bidirectional(pb.EmbedRequest, embed, WIDE_WINDOW),
@@ -281,7 +281,7 @@ def _embed_methods(handlers: MethodHandlers) -> Methods:
     }
 
 
-def _predict_methods(handlers: MethodHandlers) -> Methods:
+def _build_predict_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Predict": handlers.unary(pb.PredictRequest, predict),
         "PredictPair": handlers.unary(pb.PredictPairRequest, predict_pair),
@@ -290,14 +290,14 @@ def _predict_methods(handlers: MethodHandlers) -> Methods:
     }
 
 
-def _rerank_methods(handlers: MethodHandlers) -> Methods:
+def _build_rerank_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Rerank": handlers.unary(pb.RerankRequest, rerank),
         "RerankStream": handlers.client_stream(pb.RerankStreamRequest, rerank_stream),
     }
 
 
-def _tokenize_methods(handlers: MethodHandlers) -> Methods:
+def _build_tokenize_methods(handlers: MethodHandlers) -> Methods:
     return {
         "Tokenize": handlers.unary(pb.EncodeRequest, tokenize),
         "TokenizeStream": handlers.bidirectional(pb.EncodeRequest, tokenize, NARROW_WINDOW),
@@ -308,10 +308,10 @@ def _tokenize_methods(handlers: MethodHandlers) -> Methods:
 
 SERVICES: Mapping[str, Callable[[MethodHandlers], Methods]] = MappingProxyType(
     {
-        "tei.v1.Info": _info_methods,
-        "tei.v1.Embed": _embed_methods,
-        "tei.v1.Predict": _predict_methods,
-        "tei.v1.Rerank": _rerank_methods,
-        "tei.v1.Tokenize": _tokenize_methods,
+        "tei.v1.Info": _build_info_methods,
+        "tei.v1.Embed": _build_embed_methods,
+        "tei.v1.Predict": _build_predict_methods,
+        "tei.v1.Rerank": _build_rerank_methods,
+        "tei.v1.Tokenize": _build_tokenize_methods,
     }
 )

@@ -57,11 +57,11 @@ class EngineMonitor:
         if self._failures < PROBES:
             self._start()
         else:
-            self._on_broken(_cause_of(outcome))
+            self._on_broken(_describe_cause(outcome))
 
 
-def _cause_of(failure: EngineFailure) -> str:
-    """The first line of what the engine's library said, where it did."""
+def _describe_cause(failure: EngineFailure) -> str:
+    """Return the first line of the error that caused a failure; where there is none, the failure's message."""
     cause = failure.__cause__
     if cause is None:
         return failure.message

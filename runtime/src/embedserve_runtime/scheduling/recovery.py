@@ -27,7 +27,7 @@ def isolate_failures(
     """
     done: list[tuple[Sequence[int], T]] = []
     failed: dict[int, EngineFailure] = {}
-    waiting = deque(_halves(range(count))) if count > 1 else deque()
+    waiting = deque(_split_in_halves(range(count))) if count > 1 else deque()
     if count == 1:
         failed[0] = failure
     runs = 0
@@ -41,12 +41,12 @@ def isolate_failures(
             done.append((group, run(group)))
         except EngineFailure as error:
             if len(group) > 1:
-                waiting.extend(_halves(group))
+                waiting.extend(_split_in_halves(group))
             else:
                 failed[group[0]] = error
     return done, failed
 
 
-def _halves(group: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+def _split_in_halves(group: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     middle = (len(group) + 1) // 2
     return group[:middle], group[middle:]

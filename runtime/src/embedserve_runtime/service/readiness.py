@@ -50,7 +50,7 @@ class Readiness:
         self._service = service
         self.move(Phase.READY, "serving")
 
-    def forwarding_space(self) -> str | None:
+    def find_forwarding_space(self) -> str | None:
         """Return the vector space to which requests by the service's name are forwarded; None if it is this
         process's."""
         space = self.current_space

@@ -117,14 +117,14 @@ class InferenceService:
         """Embed the inputs of a query that was checked. started: when it came."""
         if is_small(query):
             encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
-            rendering = InputRendering(encoder, prompt, self._truncation_rules(query))
+            rendering = InputRendering(encoder, prompt, self._build_truncation(query))
             deadline = self._compute_deadline(started, query.timeout)
             return await self._micro_batcher.embed(query, rendering, started, deadline)
         prompt = self.resolve_prompt(query)
         characters = sum(map(len, query.inputs))
         sequences = await self._tokenize(
             characters + len(prompt) * len(query.inputs),
-            lambda: self._select_encoder(query).encode(query.inputs, prompt, self._truncation_rules(query)),
+            lambda: self._select_encoder(query).encode(query.inputs, prompt, self._build_truncation(query)),
             self._compute_deadline(started, query.timeout),
         )
         max_bytes = self.batching.max_hidden_bytes
@@ -161,7 +161,7 @@ class InferenceService:
             raise InvalidInput("`overflow` in chunks takes texts, for a model with a vector of each")
         split = await self._run_until(
             self._compute_deadline(started, query.timeout),
-            lambda: encoder.split(texts, prompt, self._truncation_rules(query)),
+            lambda: encoder.split(texts, prompt, self._build_truncation(query)),
         )
         request = BatchRequest(
             [chunk.sequence for chunks in split for chunk in chunks],
@@ -199,13 +199,13 @@ class InferenceService:
         self._check_embed(query)
         check_listing_size(query.inputs)
         encoder, prompt = self._select_encoder(query), self.resolve_prompt(query)
-        return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._truncation_rules(query))
+        return await self.run_in_thread(encoder.locate, query.inputs, prompt, self._build_truncation(query))
 
     async def tokenize(self, query: EmbedQuery, *, add_special_tokens: bool) -> list[list[Token]]:
         """Tokenize each text without truncation, by its role's tokenizer; token offsets are those in prompt + text."""
         self.check_count(len(query.inputs))
         check_listing_size(query.inputs)
-        tokenizer, prompt = self._reader(query), self.resolve_prompt(query)
+        tokenizer, prompt = self._select_tokenizer(query), self.resolve_prompt(query)
         texts = [text for text in query.inputs if isinstance(text, str)]
         return await self._run_until(
             self._compute_deadline(self._clock(), query.timeout),
@@ -215,20 +215,20 @@ class InferenceService:
     async def shorten(
         self, pairs: Sequence[Pair], query_tokens: int | None, document_tokens: int | None
     ) -> list[Pair]:
-        """Cut the texts of pairs to so many tokens; None leaves them."""
+        """Cut the texts of pairs to at most these numbers of tokens; None leaves them."""
         return await self.run_in_thread(shorten_pairs, self._tokenizer, pairs, query_tokens, document_tokens)
 
     async def decode(self, query: EmbedQuery, *, skip_special_tokens: bool) -> list[str]:
         """Return the texts of the token ids that the query has as inputs."""
         self.check_count(len(query.inputs))
-        tokenizer = self._reader(query)
+        tokenizer = self._select_tokenizer(query)
         sequences = [ids for ids in query.inputs if not isinstance(ids, str)]
         return await self._run_until(
             self._compute_deadline(self._clock(), query.timeout),
             lambda: tokenizer.decode(sequences, skip_special_tokens=skip_special_tokens),
         )
 
-    def _reader(self, query: EmbedQuery) -> TextTokenizer:
+    def _select_tokenizer(self, query: EmbedQuery) -> TextTokenizer:
         """Return the tokenizer of the inputs' role. Raises InvalidInput where they can have none."""
         return self._tokenizer.queries if is_query(self.card, query) else self._tokenizer
 
@@ -316,7 +316,7 @@ class InferenceService:
         """Resolve the text that is put before each input. Raises UnknownPrompt, InvalidInput."""
         return resolve_prompt(self.card, query)
 
-    def _truncation_rules(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
+    def _build_truncation(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
         max_tokens = query.max_tokens if isinstance(query, EmbedQuery) else None
         if query.side is not None:
@@ -338,7 +338,7 @@ class InferenceService:
 
     def _encode_items(self, query: ScoreQuery) -> list[Tokens]:
         """Encode each item into a sequence. Single texts get no prompt: the default one is for vectors."""
-        rules = self._truncation_rules(query)
+        rules = self._build_truncation(query)
         texts = [item for item in query.items if isinstance(item, str)]
         pairs = [item for item in query.items if isinstance(item, Pair)]
         if query.query_tokens is not None or query.document_tokens is not None:

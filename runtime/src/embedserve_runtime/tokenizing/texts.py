@@ -136,9 +136,9 @@ class TextTokenizer:
         tokenizer.max_length = max_length
         return tokenizer
 
-    def limited_to(self, max_tokens: int | None) -> TextTokenizer:
-        """Return a tokenizer of single texts for a request that takes at most so many tokens of each; itself where that
-        is no limit. Raises InvalidInput."""
+    def with_request_limit(self, max_tokens: int | None) -> TextTokenizer:
+        """Return a tokenizer of single texts for a request that takes at most `max_tokens` of each; itself where the
+        model takes no more anyway. Raises InvalidInput."""
         if max_tokens is None or max_tokens >= self.max_length:
             return self
         special_tokens = self.max_length - self._limit.room

@@ -59,7 +59,9 @@ class ForwardingMiddleware:
         self._client: SpaceClient | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        space = None if scope["state"].get("by_space_name") else self._server.readiness.forwarding_space()
+        space = (
+            None if scope["state"].get("by_space_name") else self._server.readiness.find_forwarding_space()
+        )
         if space is None or scope["path"] in NEVER_FORWARDED_PATHS:
             await self._app(scope, receive, send)
             return

@@ -70,5 +70,5 @@ def _check_caller(request: Request, *, is_change: bool) -> None:
 
 def _answer_current(request: Request) -> Response:
     own = get_service(request).card.vector_space
-    is_current = get_server_context(request).readiness.forwarding_space() is None
+    is_current = get_server_context(request).readiness.find_forwarding_space() is None
     return BytesResponse(to_json(CurrentResponse(vector_space=own, current=is_current)))

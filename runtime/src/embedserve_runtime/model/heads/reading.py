@@ -142,7 +142,7 @@ def _read_token_weights(
     )
     reason = token_classifiers.find_token_weights_obstacle(architecture, labels)
     if reason is None:
-        return [token_classifiers.token_classifier_head(source, architecture)]
+        return [token_classifiers.describe_token_classifier_head(source, architecture)]
     if settings.task == "auto" and layout.modules.pooling is None:
         raise UnsupportedArchitecture(
             f"{source.path}: the head of {architecture} is not supported: {reason}; set model.task to embed to serve "
@@ -187,7 +187,7 @@ def _detect_task(source: HeadSource, layout: ModelLayout, reranker: Reranker | N
         return Task.CLASSIFY
     if late_interaction.is_stanford_colbert(config):
         return Task.MULTI_VECTOR
-    if config.find_architecture(causal.SUFFIX) and _says_how_it_ranks(source, reranker):
+    if config.find_architecture(causal.SUFFIX) and _is_generative_reranker(source, reranker):
         return Task.RERANK
     if architecture := next(filter(None, map(config.find_architecture, OTHER_HEADS)), None):
         raise UnsupportedArchitecture(
@@ -209,7 +209,7 @@ def _find_task_of_modules(modules: Modules) -> Task | None:
     return next((task for there, task in rows if there), None)
 
 
-def _says_how_it_ranks(source: HeadSource, reranker: Reranker | None) -> bool:
+def _is_generative_reranker(source: HeadSource, reranker: Reranker | None) -> bool:
     """Return whether a language model is a reranker by its name or by its chat template."""
     template = find_chat_template(source.files)
     return reranker is not None or (template is not None and template.names_pair)

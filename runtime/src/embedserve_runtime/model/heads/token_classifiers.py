@@ -21,36 +21,36 @@ SUFFIX = "ForTokenClassification"
 Layers = tuple[HeadLayer, ...]
 
 
-def _classifier(source: HeadSource) -> Layers:
+def _describe_classifier(source: HeadSource) -> Layers:
     return (describe_layer(source.hidden, 1, "classifier"),)
 
 
-def _modernbert(source: HeadSource) -> Layers:
-    return describe_modernbert_layer(source), *_classifier(source)
+def _describe_modernbert(source: HeadSource) -> Layers:
+    return describe_modernbert_layer(source), *_describe_classifier(source)
 
 
-def _decoder(source: HeadSource) -> Layers:
+def _describe_decoder(source: HeadSource) -> Layers:
     return (describe_layer(source.hidden, 1, "score", bias=source.config.token_classification_bias),)
 
 
 TOKEN_CLASSIFIERS: Mapping[str, Callable[[HeadSource], Layers]] = MappingProxyType(
     {
-        "Bert": _classifier,
-        "Camembert": _classifier,
-        "DebertaV2": _classifier,
-        "DistilBert": _classifier,
-        "Gte": _classifier,
-        "JinaBert": _classifier,
-        "Llama": _decoder,
-        "MPNet": _classifier,
-        "Mistral": _decoder,
-        "ModernBert": _modernbert,
-        "New": _classifier,
-        "NomicBert": _classifier,
-        "Qwen2": _decoder,
-        "Qwen3": _decoder,
-        "Roberta": _classifier,
-        "XLMRoberta": _classifier,
+        "Bert": _describe_classifier,
+        "Camembert": _describe_classifier,
+        "DebertaV2": _describe_classifier,
+        "DistilBert": _describe_classifier,
+        "Gte": _describe_classifier,
+        "JinaBert": _describe_classifier,
+        "Llama": _describe_decoder,
+        "MPNet": _describe_classifier,
+        "Mistral": _describe_decoder,
+        "ModernBert": _describe_modernbert,
+        "New": _describe_classifier,
+        "NomicBert": _describe_classifier,
+        "Qwen2": _describe_decoder,
+        "Qwen3": _describe_decoder,
+        "Roberta": _describe_classifier,
+        "XLMRoberta": _describe_classifier,
     }
 )
 
@@ -87,7 +87,7 @@ def find_token_weights_obstacle(architecture: str, labels: int) -> str | None:
     return None
 
 
-def token_classifier_head(source: HeadSource, architecture: str) -> LexicalHead:
+def describe_token_classifier_head(source: HeadSource, architecture: str) -> LexicalHead:
     """Read the head of a class whose logits are weights of tokens. Raises ModelInvalid."""
     return LexicalHead(
         TOKEN_CLASSIFIERS[architecture.removesuffix(SUFFIX)](source),
