@@ -98,6 +98,12 @@ def test_a_store_that_is_not_there_is_not_an_empty_one(
     assert f"there is no folder {missing}" in written.err
 
 
+def test_an_empty_store_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "list", "--store", str(tmp_path)]) == 0
+    written = capsys.readouterr()
+    assert (written.out, written.err) == ("", f"embedserve: the store {tmp_path} is empty\n")
+
+
 def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fill(folder: Path) -> None:
         (folder / "model.onnx").write_bytes(b"graph")

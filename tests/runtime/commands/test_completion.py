@@ -65,6 +65,7 @@ def complete(script: str, line: str, program: Path, **variables: str) -> list[st
         ("embedserve s", ["serve", "store", "self-test"]),
         ("embedserve serve m --prec", ["--precision"]),
         ("embedserve serve m --pooling me", ["mean", "mean_sqrt"]),
+        ("embedserve serve m --pooling = me", ["mean", "mean_sqrt"]),
         ("embedserve store ver", ["verify"]),
         ("embedserve completion z", ["zsh"]),
         ("embedserve serve la", [REPOSITORY]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from e2e.hub import HubServer
 from e2e.hub.faults import Fault, FaultKind
-from embedserve_runtime.commands.progress_bars import format_amount
+from embedserve_runtime.commands.progress_bars import build_bars, format_amount
 from embedserve_runtime.progress import (
     ReadState,
     WorkCounter,
@@ -61,6 +63,14 @@ class Clock:
 )
 def test_a_bar_says_how_much_how_fast_and_how_long_yet(state: WorkState, want: str) -> None:
     assert format_amount(state) == want
+
+
+def test_a_bar_stays_on_one_line_of_a_narrow_terminal() -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=80)
+    console.print(build_bars([WorkState("reading", 3e8, 6e8, "parameters", 5e6, 60.0)]))
+    (line,) = written.getvalue().splitlines()
+    assert line.rstrip().endswith("0:01:00 left")
 
 
 def test_the_rate_and_the_time_that_remains_are_those_since_the_beginning() -> None:

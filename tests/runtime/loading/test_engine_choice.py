@@ -139,5 +139,5 @@ def test_a_gpu_that_is_not_there_stops_the_start(minilm: Path, monkeypatch: pyte
 @pytest.mark.parametrize("check", [check_static, check_graph])
 def test_what_torch_does_not_run_is_not_run_on_a_gpu(check: Callable[[EngineSettings], None]) -> None:
     check(EngineSettings(device="cpu"))
-    with pytest.raises(UnsupportedArchitecture, match=r"engine\.device: cuda is for encoders on the torch"):
+    with pytest.raises(ConfigError, match=r"engine\.device: cuda is for encoders on the torch"):
         check(EngineSettings(device="cuda"))

@@ -331,7 +331,7 @@ def test_an_engine_that_runs_no_files_is_refused(
     engine: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     table_graph(unknown_family(tmp_path) / "model.onnx", HIDDEN)
-    with pytest.raises(UnsupportedArchitecture, match=message):
+    with pytest.raises(ConfigError, match=message):
         runner_of(tmp_path, engine)
 
 

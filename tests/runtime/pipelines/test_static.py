@@ -265,12 +265,12 @@ def test_what_would_give_other_vectors_is_refused_by_name(
 )
 def test_an_engine_for_layers_is_refused(engine: dict[str, str], message: str, tmp_path: Path) -> None:
     Saved().save(tmp_path)
-    with pytest.raises(UnsupportedArchitecture, match=message):
+    with pytest.raises(ConfigError, match=message):
         runner_of(tmp_path, engine=engine)
 
 
 def test_the_static_engine_is_refused_for_an_encoder(minilm: Path) -> None:
-    with pytest.raises(UnsupportedArchitecture, match="this is a bert encoder"):
+    with pytest.raises(ConfigError, match="this is a bert encoder"):
         runner_of(minilm, engine={"kind": "static"})
 
 

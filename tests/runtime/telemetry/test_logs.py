@@ -69,6 +69,11 @@ def test_a_line_for_people_has_the_time_the_level_and_the_fields_with_a_value() 
     assert line[8:] == ' info     ready model=a/b tokens=16 path="/a" why="two words"'
 
 
+def test_a_line_for_people_has_the_fields_of_a_mapping_each_for_itself() -> None:
+    line = text_line_of("fetching", progress={"bytesDone": 1, "secondsRemaining": None})
+    assert line[8:] == " info     fetching bytesDone=1"
+
+
 def test_nothing_in_a_line_for_people_moves_the_cursor() -> None:
     line = text_line_of("file \x1b[2J\nname", path="\x1b]0;title\x07")
     assert line.isprintable()

@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 PROGRAM: Final = "embedserve"
 COMPLETE_VARIABLE: Final = "_EMBEDSERVE_COMPLETE"
 """The environment variable by which a shell asks the program for completions."""
 SHELLS: Final = ("bash", "zsh", "fish")
+
+
+class _BashComplete(BashComplete):
+    """bash makes three words of `--flag=value`; Click knows those with a value that is empty or joined."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        words, incomplete = super().get_completion_args()
+        return (words[:-1] if words[-1:] == ["="] else words), incomplete
+
+
+add_completion_class(_BashComplete)
 
 
 def render_script(command: click.Command, shell: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from embedserve_runtime.commands.tables import FactRow, build_fact_table, print_table
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.quota import count_usable_cpus
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.loading.engine_choice import find_engine_obstacles
 from embedserve_runtime.loading.model_sizes import find_model_sizes
 from embedserve_runtime.loading.runners import choose_variant
@@ -181,7 +181,7 @@ def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
         return None
     try:
         stored = choose_variant(card, config)
-    except UnsupportedArchitecture:
+    except (UnsupportedArchitecture, ConfigError):
         return None
     return None if stored is None else stored[0].name
 

@@ -95,8 +95,11 @@ def build_bars(states: Iterable[WorkState]) -> Table:
     from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(max_width=BAR_WIDTH)  # shorter where the terminal is narrow
+    table.add_column(no_wrap=True, overflow="ellipsis")
     for state in states:
-        bar = ProgressBar(total=state.total, completed=state.done, width=BAR_WIDTH)
+        bar = ProgressBar(total=state.total, completed=state.done)
         table.add_row(Text(state.description), bar, Text(format_amount(state)))
     return table
 

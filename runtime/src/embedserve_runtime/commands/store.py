@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from embedserve_runtime.commands.output import write_error
 from embedserve_runtime.commands.tables import build_column_table, print_table
 from embedserve_runtime.config import StoreLocation
 from embedserve_runtime.errors import ConfigError
@@ -56,6 +57,10 @@ def _list(root: Path, out: TextIO, *, as_json: bool) -> int:
     rows = [_describe_folder(folder, contents) for folder in contents.folders]
     if as_json:
         out.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    if not rows:
+        # Standard output stays empty, for programs that count its lines.
+        write_error(f"the store {root} is empty")
         return 0
     lines = [
         (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.engines.torch import support as torch_support
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.sparse_static import SparseStaticTable
@@ -17,9 +17,9 @@ HALF = frozenset({"float16", "bfloat16"})
 
 def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
     """Choose an engine by its name: the one asked for, else the first that can. Raises UnsupportedArchitecture with
-    reasons."""
+    reasons, and ConfigError for an engine that is not for encoders."""
     if settings.kind == "static":
-        raise UnsupportedArchitecture(
+        raise ConfigError(
             f"engine.kind: static is for tables of token vectors, this is a {encoder.family} encoder; set it to auto"
         )
     reasons = dict(find_engine_obstacles())
@@ -53,34 +53,34 @@ def choose_engine(encoder: Encoder, settings: EngineSettings) -> str:
 
 
 def check_static(settings: EngineSettings) -> None:
-    """Raise UnsupportedArchitecture when the settings ask for what a table of token vectors has no use for."""
+    """Raise ConfigError when the settings ask for what a table of token vectors has no use for."""
     if settings.kind not in ("auto", "static"):
-        raise UnsupportedArchitecture(
+        raise ConfigError(
             f"engine.kind: {settings.kind} runs the layers of an encoder, a static embedding model has none; "
             "set it to auto or static"
         )
     _check_is_alone(settings, "a static embedding model")
     if settings.precision not in ("auto", "float32"):
-        raise UnsupportedArchitecture(
+        raise ConfigError(
             f"engine.precision: a static embedding model sums in float32, {settings.precision} is asked for"
         )
 
 
 def check_graph(settings: EngineSettings) -> None:
-    """Raise UnsupportedArchitecture when the settings ask for what ONNX Runtime does not do with a finished file."""
+    """Raise ConfigError when the settings ask for what ONNX Runtime does not do with a finished file."""
     if settings.kind not in ("auto", "onnx"):
-        raise UnsupportedArchitecture(
+        raise ConfigError(
             f"engine.kind: {settings.kind} does not run ONNX files; set it to auto or onnx, or unset model.onnx_file"
         )
     _check_is_alone(settings, "an ONNX file")
     if settings.precision != "auto":
-        raise UnsupportedArchitecture(
+        raise ConfigError(
             "engine.precision: an ONNX file has its precision in itself; choose the file by model.onnx_file instead"
         )
 
 
 def _check_is_alone(settings: EngineSettings, what: str) -> None:
-    """Raise UnsupportedArchitecture for settings that are for encoders on torch only."""
+    """Raise ConfigError for settings that are for encoders on torch only."""
     torch_only_settings = (
         ("attention", settings.attention, {"auto"}),
         ("device", settings.device, {"auto", "cpu"}),
@@ -88,7 +88,7 @@ def _check_is_alone(settings: EngineSettings, what: str) -> None:
     )
     for name, value, defaults in torch_only_settings:
         if value not in defaults:
-            raise UnsupportedArchitecture(
+            raise ConfigError(
                 f"engine.{name}: {value} is for encoders on the torch engine, this is {what}; set it to auto"
             )
 

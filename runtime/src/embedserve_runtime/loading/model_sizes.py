@@ -7,7 +7,7 @@ from typing import Literal
 
 from embedserve_runtime.config import EngineSettings, RuntimeConfig
 from embedserve_runtime.engines.onnx.artifacts import WEIGHTS_FILE
-from embedserve_runtime.errors import UnsupportedArchitecture
+from embedserve_runtime.errors import ConfigError, UnsupportedArchitecture
 from embedserve_runtime.loading.engine_choice import choose_engine
 from embedserve_runtime.loading.runners import choose_variant
 from embedserve_runtime.memory.activation_memory import FLOAT_BYTES, ActivationSizes
@@ -54,7 +54,7 @@ def _describe_layers(card: ModelCard, config: RuntimeConfig) -> tuple[ModelSizes
     sizes = describe_sizes(card, engine, NUMBER_BYTES[precision])
     try:
         stored = choose_variant(card, config)
-    except UnsupportedArchitecture:
+    except (UnsupportedArchitecture, ConfigError):
         stored = None
     if stored is None:
         return sizes, engine, precision
@@ -67,7 +67,7 @@ def _choose_precision(encoder: Encoder, settings: EngineSettings) -> tuple[Engin
     """Return the engine that would be chosen and its precision; torch's `auto` is float32 on a CPU."""
     try:
         engine = choose_engine(encoder, settings)
-    except UnsupportedArchitecture:
+    except (UnsupportedArchitecture, ConfigError):
         engine = settings.kind
     if engine != "torch":
         return "onnx", "float32"

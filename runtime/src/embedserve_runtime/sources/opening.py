@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LOCAL_REVISION = "local"
+_NAME_WITH_REVISION = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)@(?P<revision>\S+)")
 REMOTE = ("https://", "http://", "s3://")
 
 
@@ -130,12 +132,26 @@ def _find_local_model(source: str) -> LocatedModel | None:
             folder, revision = snapshot.folder, snapshot.commit
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         return LocatedModel(folder=folder.resolve(), revision=revision, digest=None, size=size)
+    hint = _find_hint(source)
+    if hint is not None:
+        raise ModelNotFound(f"model.source {source} is no folder and no repository: {hint}")
     if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
         raise ModelNotFound(f"model folder {source} does not exist or is not a folder")
     if not _is_text(source):
         raise ModelNotFound(
             f"{source!r} is neither a folder that exists nor text, which a repository name is"
         )
+    return None
+
+
+def _find_hint(source: str) -> str | None:
+    """Return how to write a source that is written as other programs have it."""
+    if source.startswith("file:"):
+        return f"write the folder without its scheme, as {'/' + source.removeprefix('file:').lstrip('/')}"
+    if source.startswith("hf://"):
+        return f"write a repository without its scheme, as {source.removeprefix('hf://')}"
+    if (match := _NAME_WITH_REVISION.fullmatch(source)) is not None:
+        return f"write it as {match['name']} and set model.revision (--revision {match['revision']})"
     return None
 
 

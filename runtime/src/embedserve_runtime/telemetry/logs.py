@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, TextIO
@@ -54,11 +55,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         written = datetime.fromtimestamp(record.created, UTC).astimezone()
-        fields = " ".join(
-            f"{name}={_format_value(value)}"
-            for name, value in vars(record).items()
-            if name not in _STANDARD and value is not None
-        )
+        fields = " ".join(f"{name}={_format_value(value)}" for name, value in _list_fields(record))
         parts = [
             self._paint(f"{written:%H:%M:%S}", "dim"),
             self._paint(f"{record.levelname.lower():<8}", record.levelname),
@@ -84,6 +81,14 @@ _STYLES: Final[dict[str, dict[str, Any]]] = {
     "CRITICAL": {"fg": "red", "bold": True},
 }
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _list_fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """List the fields that have a value; those of a mapping each for itself."""
+    for name, value in vars(record).items():
+        if name not in _STANDARD:
+            fields = value.items() if isinstance(value, Mapping) else [(name, value)]
+            yield from ((name, value) for name, value in fields if value is not None)
 
 
 def _format_value(value: object) -> str:
