@@ -21,6 +21,9 @@ class FaultKind(StrEnum):
     BROKEN = "broken"
     """The connection closes after ``amount`` bytes of the content."""
 
+    UNBOUNDED_RANGE = "unboundedRange"
+    """The end of a range is ignored: the content goes on to the end of the file."""
+
     CORRUPT = "corrupt"
     """One byte of the content, the one at offset ``amount`` of what is sent (or its last), is another one."""
 

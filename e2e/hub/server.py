@@ -149,6 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
         answer = owner.hub.answer(Question(self.path, bearer, self.headers.get("Range")))
         has_content = self.command == "GET" and isinstance(answer.body, Content)
         fault = owner.faults.take(self.path, has_content=has_content)
+        if fault is not None and fault.kind is FaultKind.UNBOUNDED_RANGE:
+            start = self.headers.get("Range", "bytes=0-").rpartition("-")[0]
+            answer = owner.hub.answer(Question(self.path, bearer, f"{start}-"))
         if fault is not None and fault.kind is FaultKind.RATE_LIMIT:
             answer = Answer(429, {"Retry-After": str(fault.amount)}, b"We had to rate limit you.")
         if fault is not None and fault.kind is FaultKind.SERVER_ERROR:

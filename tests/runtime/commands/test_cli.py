@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from e2e.hub import HubServer
 from embedserve_runtime.commands.cli import main
 from embedserve_runtime.store import publish_folder
 from tests.support.models import small_minilm
+from tests.support.server_process import PROGRAM
 
 REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -54,6 +57,19 @@ def test_a_fetch_makes_the_folder_that_servers_keep_compiled_kernels_in(
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         assert main(["fetch", "--config", str(config)]) == 0
     assert (tmp_path / "store" / "kernels").stat().st_mode & 0o070 == 0o070
+
+
+def test_a_flag_wins_over_the_variable_of_the_hubs_client(config: Path, tmp_path: Path) -> None:
+    small_minilm(tmp_path / "repositories" / REPOSITORY / "main")
+    with HubServer(tmp_path / "repositories") as hub:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "EMBEDSERVE_MODEL__ENDPOINT": hub.url}
+        command = [sys.executable, "-c", PROGRAM, "fetch", "--config", str(config)]
+        refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        fetched = subprocess.run(
+            [*command, "--no-offline"], env=environment, capture_output=True, check=False
+        )
+    assert (refused.returncode, fetched.returncode) == (1, 0)
+    assert "offline mode is set" in refused.stderr
 
 
 def test_a_failed_fetch_exits_with_1_and_leaves_the_reason(

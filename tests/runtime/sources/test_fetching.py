@@ -260,6 +260,16 @@ def test_damage_in_the_store_is_repaired_by_the_next_start_and_named_offline(
     assert_fetched(settings, files)
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_a_hub_that_ignores_the_end_of_a_range_is_named(settings: ModelSettings, hub: HubServer) -> None:
+    hub.faults.add(Fault(FaultKind.UNBOUNDED_RANGE, path=f"*/{WEIGHTS}"))
+    with pytest.raises(
+        SourceUnavailable, match=rf"127\.0\.0\.1 sent more of {WEIGHTS} than the range"
+    ) as caught:
+        fetch(settings)
+    assert "HTTP" not in caught.value.message
+
+
 @pytest.mark.parametrize("by", ["setting", "HF_HUB_OFFLINE"])
 def test_offline_nobody_is_asked(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes], by: str, monkeypatch: pytest.MonkeyPatch
@@ -268,10 +278,10 @@ def test_offline_nobody_is_asked(
         settings = changed(settings, offline=True)
     else:
         monkeypatch.setenv(by, "1")
+        settings = ModelSettings(**settings.model_dump(exclude_unset=True))
     with pytest.raises(SourceUnavailable, match="it is not there; offline mode is set"):
         open_model(settings)
     assert hub.requests == ()
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     fetch(changed(settings, offline=False))
     assert is_good(settings, files)
 

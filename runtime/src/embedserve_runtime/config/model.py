@@ -23,6 +23,10 @@ class StoreLocation(BaseSettings):
     store: Path = DEFAULT_STORE
 
 
+def _is_hub_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
 class ModelSettings(SettingsGroup):
     """The settings that say which model is served and how its vectors are made."""
 
@@ -55,7 +59,8 @@ class ModelSettings(SettingsGroup):
     )
     store: Path = Field(default=DEFAULT_STORE, description="Folder of the content-addressed model store.")
     offline: bool = Field(
-        default=False, description="Take models from the store only; HF_HUB_OFFLINE=1 says the same."
+        default_factory=_is_hub_offline,
+        description="Take models from the store only; by default HF_HUB_OFFLINE decides.",
     )
     token: OptionalHeaderSecret = Field(
         default=None,
@@ -156,7 +161,3 @@ class ModelSettings(SettingsGroup):
         """Certificates of authorities that are trusted in the place of the usual ones."""
         file = os.environ.get("SSL_CERT_FILE")
         return Path(file) if file else None
-
-    @property
-    def is_offline(self) -> bool:
-        return self.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}

@@ -12,8 +12,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import httpx2  # the client library's own HTTP library: its transport errors come through unwrapped
-from huggingface_hub import HfApi, ModelInfo, hf_hub_url
-from huggingface_hub.constants import ENDPOINT
+from huggingface_hub import HfApi, ModelInfo, constants, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -39,6 +38,9 @@ from embedserve_runtime.sources.remote import (
     Request,
     build_connection_error,
 )
+
+# Who is offline asks no source. The client library reads HF_HUB_OFFLINE itself, over which the setting wins.
+constants.HF_HUB_OFFLINE = False
 
 LICENSE_TAG = "license:"
 
@@ -81,6 +83,10 @@ class HubSource:
             return _access_error(self._settings, status)
         if code == "RevisionNotFound":
             return RevisionNotFound(f"repository {name} has no commit {self._commit} any more")
+        if status == 412:
+            return SourceUnavailable(
+                f"{self.host} has another size of {file.path} than repository {name} lists; try again later"
+            )
         if status in (404, 410):
             return ModelFileMissing(
                 f"repository {name} lists {file.path} and does not have it: HTTP {status}"
@@ -99,7 +105,7 @@ class HubSource:
 
 def find_host(settings: ModelSettings) -> str:
     """Return the name of the server that has the repositories: the Hugging Face Hub's, or that of a mirror."""
-    endpoint = settings.endpoint or ENDPOINT
+    endpoint = settings.endpoint or constants.ENDPOINT
     return urlsplit(endpoint).hostname or endpoint
 
 

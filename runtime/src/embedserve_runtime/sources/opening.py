@@ -89,7 +89,7 @@ def _open_folder(
         damage = store.find_damage(name)
         reference = store.find(name)
     if reference is None:
-        if settings.is_offline:
+        if settings.offline:
             raise ModelNotStored(
                 f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
                 "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"

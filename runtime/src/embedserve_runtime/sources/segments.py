@@ -195,6 +195,11 @@ class SegmentDownloader:
         since_hash = 0
         for content in response.iter_raw():
             left = len(content) if segment.end is None else segment.end - segment.position
+            if len(content) > left and response.status_code == 206:
+                raise SourceUnavailable(
+                    f"{self._plan.name}: {response.url.host} sent more of {partial.file.path} than the range that it "
+                    "was asked for; it, or a proxy in front of it, ignores the end of a range"
+                )
             if len(content) > left:
                 raise self._plan.source.explain(412, response.headers, partial.file)
             partial.write(segment, content)
