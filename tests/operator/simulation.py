@@ -37,6 +37,7 @@ from embedserve_operator.process.reconciler import ApiConnections, Reconciler
 from embedserve_operator.queue.work_queue import WorkQueue
 from tests.operator.api_server import ApiServer, serving, status
 from tests.operator.builders import NOW, REPORT, SETTINGS, failed, pod, ready, resource
+from tests.operator.running_checks import wait_for_self_checks
 
 KEY = ObjectKey("search", "docs")
 _KINDS = {api.plural: kind for kind, api in API_KINDS.items()}
@@ -366,7 +367,7 @@ class Operator:
             succeeded = passing.result()
         except ApiError:
             return True
-        await reconciler.self_checks.wait_until_idle()
+        await wait_for_self_checks()
         refused = not succeeded and simulation.writes in simulation.fails_at
         return refused or await queue.get(0) is not None
 

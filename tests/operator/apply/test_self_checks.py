@@ -15,6 +15,7 @@ from embedserve_operator.kube.references import ObjectKey
 from embedserve_operator.plan import SelfCheckRequest
 from embedserve_operator.queue.work_queue import WorkQueue
 from embedserve_operator.state.pods import PodState
+from tests.operator.running_checks import wait_for_self_checks
 
 SILENT, SOUND = "127.0.0.4", "127.0.0.5"
 ANSWER = {"vector_space": "vs1-0123456789abcdef0123", "dimensions": 384, "problems": []}
@@ -108,7 +109,7 @@ async def test_a_pod_that_did_not_pass_is_told_at_once_and_asked_again_after_a_p
         assert check is not None
         assert check.problem == "different texts gave the same vector"
         checks.request(key, (pod(SOUND),))
-        await checks.wait_until_idle()
+        await wait_for_self_checks()
         assert await queue.get(0.0) is None, "the pause is not over"
         pods.problems = []
         assert await take_key(queue) == key, "the pause is over"
@@ -126,5 +127,5 @@ async def test_the_end_of_the_operator_ends_what_is_asked() -> None:
         checks.request(ObjectKey("silent", "docs"), (pod(SILENT),))
         running.cancel()
         await asyncio.wait((running,))
-        await checks.wait_until_idle()
+        await wait_for_self_checks()
         assert await queue.get(0.0) is None

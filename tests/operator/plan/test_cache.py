@@ -445,7 +445,7 @@ def test_what_is_gone_from_the_volume_is_fetched_and_converted_again(is_cleared:
     assert running(converting)["metadata"]["labels"]["app.kubernetes.io/component"] == "convert"
     converted = started(succeeded(converting, finished="2026-01-02T12:41:00Z"))
     assert all("status" in job for job in converted.jobs), (
-        "what was lost before the fetch is no reason for another"
+        "what was lost before the fetch is not a reason for another"
     )
     assert converted.names("Deployment") == deployments
 

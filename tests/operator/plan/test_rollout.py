@@ -84,14 +84,14 @@ def test_the_name_passes_only_as_the_user_may_expect(facts: RolloutFacts) -> Non
             "Preparing",
             id="nor where the old one is broken",
         ),
-        pytest.param(READY._replace(serving="Broken"), "Done", id="a broken old one is no obstacle"),
+        pytest.param(READY._replace(serving="Broken"), "Done", id="a broken old one is not an obstacle"),
         pytest.param(
             READY._replace(serving="Stopped", is_held=True), "Held", id="nor is hold skipped beside no pods"
         ),
         pytest.param(
             READY._replace(serving="Unused", desired="Incomplete"),
             "Done",
-            id="one that never served is no obstacle",
+            id="one that never served is not an obstacle",
         ),
         pytest.param(READY._replace(policy="Refuse"), "Refused", id="another space is refused"),
         pytest.param(READY._replace(policy="Refuse", space="Same"), "Done", id="the same space is not"),

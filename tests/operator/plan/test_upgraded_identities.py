@@ -1,5 +1,5 @@
 """A service of the last release, whose status and pods name its vector space `vs1-`, is upgraded to an image whose pods
-name the same space `vs2-`: that is no change of the model."""
+name the same space `vs2-`: that is not a change of the model."""
 
 from __future__ import annotations
 

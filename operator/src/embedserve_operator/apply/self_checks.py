@@ -19,6 +19,8 @@ from embedserve_operator.queue.work_queue import WorkQueue
 
 MAX_RUNNING = 32
 MAX_RUNNING_OF_NAMESPACE = 8
+TASK_NAME_PREFIX = "self-check of "
+"""The beginning of the names of the tasks that run self-checks."""
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 
@@ -69,7 +71,7 @@ class SelfCheckRunner:
             self._queue.add_after(key, pause)
             return
         attempts.is_running = True
-        task = asyncio.create_task(self._run(key, request, attempts))
+        task = asyncio.create_task(self._run(key, request, attempts), name=f"{TASK_NAME_PREFIX}{key}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -90,11 +92,6 @@ class SelfCheckRunner:
             self._queue.add(key)
         else:
             self._queue.add_after(key, pause)
-
-    async def wait_until_idle(self) -> None:
-        """Return once every pod that was asked has answered."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def run(self) -> None:
         """Keep the attempts going until this is cancelled, which ends them."""
