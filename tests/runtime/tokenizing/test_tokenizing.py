@@ -122,7 +122,7 @@ def test_the_prompt_survives_a_cut_on_the_left(length: str) -> None:
 def test_a_prompt_that_leaves_no_token_of_a_text_is_refused_at_the_limit_of_a_request(
     rules: TruncationRules,
 ) -> None:
-    tokenizer = build_tiny_tokenizer(max_length=16).limited_to(4)
+    tokenizer = build_tiny_tokenizer(max_length=16).with_request_limit(4)
     with pytest.raises(InputTooLong, match="input 0: the prompt leaves no room for a text in 4 tokens"):
         tokenizer.encode(["hello"], "query query ", rules)
     (ids,) = tokenizer.encode(["hello world"], "query ", rules)
