@@ -93,7 +93,7 @@ class WorkCounter:
 def track_time(
     description: str, seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[None]:
-    """Display work that takes so many seconds."""
+    """Display work that takes the given number of seconds."""
     began = clock()
 
     def read() -> WorkState:

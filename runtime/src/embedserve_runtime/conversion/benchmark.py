@@ -25,7 +25,7 @@ from embedserve_runtime.parity.measures import ComparedOutputs, ParityReport, co
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
-# Tokens of a batch, and of one text of the corpus, which is cut to so many; longer ones are tried beside it.
+# Tokens of a batch, and of one text of the corpus, which is cut to that length; longer ones are tried beside it.
 BATCH_TOKENS = 1024
 MAX_TOKENS = 128
 # Tokens of all texts together, and floating-point operations of the layers on them: of a larger model fewer texts are
@@ -36,7 +36,7 @@ CORPUS_OPERATIONS = 1.2e12
 # texts are shorter, or there are none.
 LONG_TOKENS = 4096
 LONG_OPERATIONS = 2 * CORPUS_OPERATIONS
-# The corpus is run again until this long has passed or it ran so many times; the fastest run counts.
+# The corpus is run again until this long has passed or it ran `TIMED_RUNS` times; the fastest run counts.
 TIMED_SECONDS = 0.5
 TIMED_RUNS = 3
 TRUNCATE = TruncationRules(truncate=True)

@@ -74,7 +74,7 @@ def _list_input_names(products: Sequence[Product]) -> list[str]:
 
 
 def pack_batches(texts: Sequence[Tokens], tokens: int) -> list[PackedBatch]:
-    """Pack consecutive texts together as long as they have at most so many tokens; a longer one alone."""
+    """Pack consecutive texts together as long as they have at most `tokens` tokens; a longer one alone."""
     batches: list[list[Tokens]] = []
     packed = 0
     for text in texts:

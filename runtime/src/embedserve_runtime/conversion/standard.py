@@ -56,7 +56,7 @@ def check_outputs(card: ModelCard, outputs: Sequence[str]) -> None:
 def build_standard_model(
     packed: onnx.ModelProto, card: ModelCard, heads: Heads, outputs: Sequence[str]
 ) -> onnx.ModelProto:
-    """Build the graph that other programs run, with one row for each text in place of packed tokens.
+    """Build the graph that other programs run, with one row for each text instead of packed tokens.
 
     packed: as `engines.onnx.graph` writes it or `rewriting` rewrites it; it is not changed."""
     has_types = any(value.name == TYPES_INPUT[0] for value in packed.graph.input)

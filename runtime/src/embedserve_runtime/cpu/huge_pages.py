@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 COLLAPSE = 25
 # Of the pages that become one: what was free of them is memory from then on.
 MIN_SHARE = 0.95
-# /proc/self/pagemap has so many bytes for each page; the highest bit is set where there is memory.
+# /proc/self/pagemap has this number of bytes for each page; the highest bit is set where there is memory.
 ENTRY_BYTES = 8
 PRESENT = np.uint64(1 << 63)
 SETTINGS = Path("/sys/kernel/mm/transparent_hugepage")

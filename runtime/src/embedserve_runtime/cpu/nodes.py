@@ -75,7 +75,7 @@ def list_usable_nodes(nodes: Sequence[NumaNode], cpus: frozenset[int]) -> tuple[
 def choose_numa_node(nodes: Sequence[NumaNode], placement: CpuPlacement, cpus: int) -> NumaNode | None:
     """Choose the node to stay on, with those of its CPUs that may be used.
 
-    None where only one can be used anyway, or where no node whose memory may be used has so many CPUs.
+    None where only one can be used anyway, or where no node whose memory may be used has `cpus` CPUs.
     """
     usable = list_usable_nodes(nodes, placement.cpus)
     fitting = [node for node in usable if len(node.cpus) >= cpus and node.number in placement.memory]

@@ -17,7 +17,7 @@ from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.heads.dense import normalize
 from embedserve_runtime.model.heads.description import LateInteraction, TokenPooling
 
-# For one document: the distances of so many vectors take 32 MiB.
+# For one document: the distances of this number of vectors take 32 MiB.
 MAX_POOLED_VECTORS = 2048
 
 

@@ -50,9 +50,10 @@ OpenEngines = Callable[[Encoder, Weights], Sequence[EncoderEngine]]
 
 
 def build_runners(card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines) -> Sequence[Runner]:
-    """The runners of the card's task, one a device, with the tensors of its heads loaded: on the device where it can.
+    """Build the runners of the card's task, one a device, with the tensors of its heads loaded, on the device where
+    it can.
 
-    Two engines a device where queries have an encoder of their own; so many for each task that is served.
+    Two engines a device where queries have an encoder of their own; as many for each task that is served.
     """
     if card.other_tasks:
         tasks = [

@@ -26,7 +26,7 @@ EIGHT_BIT = ("fp8", "int8")
 def settle_precision(
     card: ModelCard, tensors: ModelTensors, settings: EngineSettings
 ) -> tuple[EngineSettings, EightBitSetup | None]:
-    """Ask for 16 bit in place of 8 where the vectors of a text set would be too far from those in 16.
+    """Ask for 16 bit instead of 8 where the vectors of a text set would be too far from those in 16.
 
     The second value is None where 8 bit is not asked for.
     """

@@ -41,7 +41,7 @@ class ActivationSizes:
     fixed: int = ARENA_BYTES
 
     def compute_batch_bytes(self, tokens: int, longest: int) -> int:
-        """Return the bytes of a batch of so many tokens, one text of which has `longest`; it has at least those."""
+        """Return the bytes of a batch of `tokens` tokens, one text of which has `longest`; it has at least those."""
         scores = max(self.table, self.long_token * longest if longest > MAX_GROUP_TOKENS else 0)
         return self.fixed + self.token * max(tokens, longest) + scores
 

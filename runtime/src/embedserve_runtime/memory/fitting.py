@@ -130,4 +130,4 @@ def _describe(requested: ServingLoad, load: ServingLoad) -> Iterator[str]:
     for name, description in names:
         before, now = getattr(requested, name), getattr(load, name)
         if now < before:
-            yield f"{now} {description} in the place of {before}"
+            yield f"{now} {description} instead of {before}"

@@ -18,7 +18,7 @@ RESULT_NUMBER_BYTES = 48
 MAX_PLANNED_TOKENS = 16_384
 MIN_PLANNED_TOKENS = 2_048
 PLANNED_TOKENS_OF_CPU = 512
-"""A budget that is measured is planned as so many tokens a CPU: more of them add nothing to the rate."""
+"""A budget that is measured is planned as this number of tokens a CPU: more of them add nothing to the rate."""
 PLANNED_PENDING_BYTES = 32 * MIB
 """Bytes planned for bodies in hand, where the bound is not set."""
 PLANNED_QUEUE_INPUTS = 4_096

@@ -58,7 +58,7 @@ def open_adapted_tensors(card: ModelCard, tensors: ModelTensors) -> AdaptedTenso
 
 
 class AdaptedTensors:
-    """The tensors of a checkpoint with an adapter's in place of some, and its products added to others.
+    """Reads a checkpoint with an adapter: some tensors are the adapter's, to others its products are added.
 
     unmerged: the same before anything is added.
     """
@@ -170,7 +170,7 @@ class AdaptedTensors:
 
 @dataclass(frozen=True, slots=True)
 class UnmergedTensors:
-    """The tensors that `AdaptedTensors` reads, with the adapter's own in place of some, and nothing added."""
+    """Reads the tensors that `AdaptedTensors` reads, some of them the adapter's own, and adds nothing."""
 
     adapted: AdaptedTensors
 

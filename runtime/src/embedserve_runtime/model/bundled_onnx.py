@@ -79,7 +79,7 @@ class BundledOnnx:
     weights: the output (batch, tokens, 1) besides `hidden` that holds a weight for each token; None without.
     external: files of its weights, relative to its folder. pad: token id of padding, on `pad_side`.
     contents: digests of the files, since neither weights nor operations can be compared with another file's by name.
-    origin: of an export of ours, what it was made from, in place of `contents`: names with digests.
+    origin: of an export of ours, what it was made from, instead of `contents`: names with digests.
     """
 
     file: Path = field(compare=False, metadata=NOT_HASHED)

@@ -72,7 +72,7 @@ def _check_lacking_pooling(modules: Modules) -> None:
 
 
 def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayout) -> Pipeline:
-    """Return the pipeline of rows that a head makes in place of pooling."""
+    """Return the pipeline of rows that a head makes instead of pooling."""
     for name, value, absent in (
         ("pooling", settings.pooling, "auto"),
         ("dimensions", settings.dimensions, None),

@@ -160,7 +160,7 @@ def _compute_scale(path: Path, config: LoraConfig, module: str) -> float:
         alpha = config.alpha_pattern.get(_match_pattern(config.alpha_pattern, module), config.lora_alpha)
     except re.error as error:
         raise ModelInvalid(
-            f"{path}: a key of rank_pattern or alpha_pattern is no pattern: {error}"
+            f"{path}: a key of rank_pattern or alpha_pattern is not a pattern: {error}"
         ) from error
     return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
 

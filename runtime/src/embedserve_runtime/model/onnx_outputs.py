@@ -17,7 +17,7 @@ def list_onnx_outputs(card: ModelCard) -> tuple[str, ...]:
     if card.body is not None or card.has_attention_mask:
         return ()
     heads = (card.head, *card.token_heads)
-    # One pooling for all inputs, over all tokens: an attention mask says nothing of ways and prompts.
+    # One pooling for all inputs, over all tokens: an attention mask cannot express input roles or prompts.
     pools = card.head is None and not card.shares_encoder and card.pipeline.include_prompt
     gives_logits = any(isinstance(head, ClassifierHead | SparseHead | LexicalHead) for head in heads)
     return (HIDDEN, *([ROWS] if pools else []), *([LOGITS] if gives_logits else []))

@@ -19,7 +19,7 @@ class Ranges:
     maximum: tuple[float, ...]
 
     def find_fault(self, dimensions: int) -> str | None:
-        """Find what is wrong with the ranges for vectors of so many dimensions."""
+        """Find what is wrong with the ranges for vectors of that many dimensions."""
         if len(self.minimum) != dimensions or len(self.maximum) != dimensions:
             return f"has {len(self.minimum)} and {len(self.maximum)} numbers, the vectors have {dimensions} dimensions"
         if not all(map(isfinite, (*self.minimum, *self.maximum))):

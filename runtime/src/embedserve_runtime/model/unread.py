@@ -63,9 +63,9 @@ STRAYS = (
     StrayTensors("a language-model head", r"(head\.(dense|norm)|decoder)\.(weight|bias)", "modernbert"),
     StrayTensors("a language-model head", r"(generator|discriminator)_(predictions|lm_head)\..*", "electra"),
     StrayTensors("a language-model head", r"(predictions|sop_classifier)\..*", "albert"),
-    StrayTensors("the table of words once more", r"(shared|encoder\.embed_tokens)\.weight", "t5"),
+    StrayTensors("a second copy of the word embeddings", r"(shared|encoder\.embed_tokens)\.weight", "t5"),
     StrayTensors(
-        "what reads images and sound",
+        "the vision and audio towers",
         r"(model\.)?(vision_tower|embed_vision|audio_tower|embed_audio)\..*",
         "embedding_gemma2",
     ),
@@ -91,7 +91,7 @@ def check_all_read(files: ModelFiles, tensors: TrackedTensors, *cards: ModelCard
     adapted = {card.adapter.folder: card for card in cards if card.adapter is not None}
     for folder, own in tensors.adapters.items():
         module_files, card = files.enter_folder(adapted[folder].encoder_path), adapted[folder]
-        # A head may read the word embeddings in place of a tensor that an adapter changes.
+        # A head may read the word embeddings instead of a tensor that an adapter changes.
         rules = _select_rules(module_files, card) if card.head is None else []
         _check_known(module_files, own, {name: _find_changed(name) for name in own.unread}, rules)
 

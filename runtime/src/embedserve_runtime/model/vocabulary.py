@@ -21,7 +21,7 @@ from embedserve_runtime.model.hf_files.tokenizers import (
 )
 
 # Special tokens that stand for nothing in a text, and how they are written where the tokenizer's files do not name
-# them. A mask is none of them: it stands for a word.
+# them. A mask token is not among them: it takes the place of a word.
 UNUSED_TOKENS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bos_token": ("<s>",),

@@ -32,8 +32,8 @@ def pair_texts(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def choose_evenly(lengths: Sequence[int], tokens: int) -> list[int]:
-    """Choose texts, by their indices, where all are too many: as many as together have at most so many tokens, but
-    FEWEST at least, with lengths spread like those of all. In the order of their lengths."""
+    """Choose texts, by their indices, where all are too many: as many as together have at most `tokens` tokens, but
+    MIN_TEXTS at least, with lengths spread like those of all. In the order of their lengths."""
     by_length = np.argsort(lengths, kind="stable")
     for count in range(len(lengths), MIN_TEXTS, -1):
         selection = by_length[np.arange(count) * len(lengths) // count]

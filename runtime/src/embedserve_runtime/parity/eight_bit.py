@@ -49,7 +49,7 @@ def _tokenize(card: ModelCard, texts: Sequence[str]) -> Sequence[Tokens]:
 
 
 def _build_batch(texts: Sequence[Tokens], tokens: int, more: Sequence[Tokens] = ()) -> PackedBatch:
-    """Pack so many tokens of the texts, of all lengths, and all of `more`."""
+    """Pack texts of all lengths with at most `tokens` tokens together, and all of `more`."""
     selection = choose_evenly([*map(len, texts)], tokens)
     return PackedBatch.pack([*(texts[number] for number in selection), *more])
 

@@ -42,7 +42,7 @@ def tokenize_long_texts(card: ModelCard, texts: Sequence[str], lengths: Sequence
 
 
 def join_words(texts: Sequence[str], count: int) -> str:
-    """Join the words of texts, from the first text again after the last, to so many: no tokenizer makes fewer tokens of
-    them."""
+    """Join the words of texts, from the first text again after the last, to `count` words: no tokenizer makes
+    fewer tokens of them."""
     words = [word for text in texts for word in text.split()]
     return " ".join(islice(cycle(words), count))

@@ -41,7 +41,7 @@ def fit_to_container(config: RuntimeConfig, opened: OpenedModel) -> tuple[Memory
 
 
 def _shorten(card: ModelCard, max_length: int) -> ModelCard:
-    """Return the card with inputs of so many tokens at most."""
+    """Return the card with inputs of at most `max_length` tokens."""
     query = card.query
     if query is not None:
         query = replace(query, card=_shorten(query.card, min(max_length, query.card.max_length)))

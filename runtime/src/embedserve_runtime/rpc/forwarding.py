@@ -49,7 +49,7 @@ class CallForwarder(aio.ServerInterceptor):
     """Intercepts the calls of `services` and forwards those that belong to another vector space."""
 
     def __init__(self, context: RpcContext, services: Iterable[str], space_grpc: str) -> None:
-        """space_grpc: host and port of a space's own name, with {space8} in place of the first digits of its
+        """space_grpc: host and port of a space's own name, with {space8} instead of the first digits of its
         identity."""
         self._server = context.server
         self._memory = context.memory

@@ -22,7 +22,7 @@ LIBRARY_DEFAULT_BYTES = 4 * 2**20
 
 
 class MalformedMessage(MalformedBody):
-    """The message is not what the method takes, or is no protobuf message at all."""
+    """The message is not what the method takes, or is not a protobuf message at all."""
 
     reason = "MalformedMessage"
 

@@ -47,8 +47,8 @@ class Runner(BatchRunner, Protocol):
 
 
 def repeat_by_concurrency(runners: Sequence[Runner], max_concurrency: int | None = None) -> list[Runner]:
-    """List each runner as often as it runs batches at once; at most so many times, where there is memory for no
-    more."""
+    """List each runner as often as it runs batches at once; at most `max_concurrency` times, where there is memory for
+    no more."""
     concurrencies = [runner.engine.concurrency for runner in runners]
     return [
         runner

@@ -46,12 +46,12 @@ class FP32Fallback:
                 return None
             try:
                 if self._runner is None:
-                    log.warning("a result is no number: opening the model in float32 too")
+                    log.warning("a result is not a number: opening the model in float32 too")
                     self._runner = self._open()
                 return self._runner.run(batch, outputs)
             except Exception:  # of any library; the inputs then fail as they would have without this
                 self._is_broken = self._runner is None
-                log.exception("cannot compute in float32 what is no number in reduced precision")
+                log.exception("cannot compute in float32 what is not a number in reduced precision")
                 return None
 
 

@@ -65,7 +65,7 @@ class SampleTexts:
         return min(SEQUENCE_TOKENS, self.max_length)
 
     def fill(self, tokens: int) -> PackedBatch:
-        """Return so many tokens as typical texts, the last one shorter where they do not divide evenly."""
+        """Return `tokens` tokens as typical texts, the last one shorter where they do not divide evenly."""
         whole, left = divmod(tokens, self.length)
         return self.pack([self.length] * whole + [left] * (left > 0))
 
@@ -110,7 +110,7 @@ def calibrate(
 
 
 def _served_rate(measured: Measurement, concurrency: int) -> float:
-    """Tokens a second where such batches follow each other, so many at once."""
+    """Return the tokens a second where such batches follow each other, `concurrency` at once."""
     tokens = concurrency * measured.budget
     return tokens / (tokens / measured.tokens_per_second + HANDOVER_SECONDS)
 

@@ -17,7 +17,7 @@ _MINUTE = 60.0
 class Client(Struct, frozen=True):
     """A client, as it is told apart from others, with its limits.
 
-    name: that of its API key, or what a gateway's header says; it is no secret. requests_per_minute, tokens_per_minute:
+    name: that of its API key, or what a gateway's header says, never a secret. requests_per_minute, tokens_per_minute:
     what it may send to this process; None for no limit. is_part: whether this is a further part of a request that was
     held against the rates before.
     """
@@ -59,7 +59,7 @@ class RateLimiter:
         self._buckets: OrderedDict[tuple[str, str, int], TokenBucket] = OrderedDict()
 
     def check(self, client: Client, tokens: int, now: float) -> None:
-        """Raise RateLimited where the client has used up its rate for a request of so many tokens."""
+        """Raise RateLimited where the client has used up its rate for a request of that many tokens."""
         if client.is_part:
             return
         for unit, bucket, amount in self._find_buckets(client, tokens, now):
@@ -71,7 +71,7 @@ class RateLimiter:
                 )
 
     def take(self, client: Client, tokens: int, now: float) -> None:
-        """Count a request of so many tokens."""
+        """Count the tokens of a request."""
         for _, bucket, amount in self._find_buckets(client, tokens, now):
             bucket.take(amount)
 

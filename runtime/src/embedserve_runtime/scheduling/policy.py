@@ -135,7 +135,7 @@ class _BatchBuilder:
         self.clients: dict[str | None, None] = {}
 
     def add(self, client: str | None, request_id: int, inputs: Sequence[int], tokens: int) -> None:
-        """Add inputs of a request, by their index in it, which have so many tokens together."""
+        """Add inputs of a request, by their index in it, and the tokens that they have together."""
         earlier = self.parts.get(request_id)
         self.parts[request_id] = [*earlier, *inputs] if earlier else inputs
         self.clients[client] = None

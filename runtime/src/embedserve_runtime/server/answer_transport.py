@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 _INTERIM_STATUS = b"HTTP/1.1 1"
-"""The beginning of `100 Continue`, which is no head of an answer: the client waits for it."""
+"""The beginning of `100 Continue`, which is not the head of an answer: the client waits for it."""
 
 
 class AnswerTransport:

@@ -33,7 +33,7 @@ async def embed_late_chunks(service: InferenceService, query: EmbedQuery) -> Emb
     except SpanWithoutTokens as error:
         raise EmptyInput(f"input {error.number} has no token of its own in the text of all inputs") from error
     except InputTooLong as error:
-        # Truncation is no way out: the last inputs would have no tokens.
+        # Truncation does not help: the last inputs would have no tokens.
         rest = error.message.removeprefix("input 0 ").partition(";")[0]
         raise InputTooLong(
             f"`late_chunking` reads all inputs as one text, which {rest}; send fewer or shorter inputs"

@@ -23,7 +23,7 @@ def check_listing_size(inputs: Sequence[Input]) -> None:
 
 
 def check_hidden_size(card: ModelCard, tokens: int, max_bytes: int) -> None:
-    """Raise BatchTooLarge where the states of so many tokens take more than `max_bytes`."""
+    """Raise BatchTooLarge where the states of `tokens` tokens take more than `max_bytes`."""
     size = tokens * card.encoder.hidden_size * 4
     if size > max_bytes:
         raise BatchTooLarge(

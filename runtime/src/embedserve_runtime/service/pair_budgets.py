@@ -14,7 +14,7 @@ MIN_DOCUMENT_TOKENS = 64
 def shorten_pairs(
     tokenizer: TextTokenizer, pairs: Sequence[Pair], query_tokens: int | None, document_tokens: int | None
 ) -> list[Pair]:
-    """Cut the texts of pairs to so many tokens; None leaves them. Equal queries are cut once."""
+    """Cut the texts of pairs to at most these numbers of tokens; None leaves them. Equal queries are cut once."""
     queries = [*dict.fromkeys(pair.first for pair in pairs)]
     shortened = queries if query_tokens is None else tokenizer.shorten(queries, query_tokens)
     shortened_query_of = dict(zip(queries, shortened, strict=True))

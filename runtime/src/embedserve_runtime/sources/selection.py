@@ -35,7 +35,7 @@ def is_safe(path: str) -> bool:
 
 def select_description_files(names: Iterable[str]) -> list[str]:
     """Select the files that describe how a model is run, and weights that belong to modules of their own. A README
-    alone is no model."""
+    alone is not a model."""
     selected = [
         name
         for name in names

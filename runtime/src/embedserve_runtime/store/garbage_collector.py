@@ -75,7 +75,7 @@ class RetentionPolicy:
     """Decides what is in use and stays.
 
     names: digests, names of artifacts, commits, sources with or without `@revision`. references: whether the references
-    of the store count too. younger_than_s: what was wanted or written in so many seconds stays.
+    of the store count too. younger_than_s: a model that was used or written within that many seconds stays.
     """
 
     names: Collection[str]

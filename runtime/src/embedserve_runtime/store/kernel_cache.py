@@ -51,7 +51,7 @@ class KernelCache:
         return len(_list_files(self.folder))
 
     def save(self) -> Path | None:
-        """Pack the folder in place of the archives of this key. None where the store cannot be written."""
+        """Pack the folder, which replaces the archives of this key. None where the store cannot be written."""
         kernels = self.root / KERNELS
         temporary = kernels / f".{self.key}.{uuid.uuid4().hex}"
         earlier = self._list_archives()

@@ -157,7 +157,7 @@ def _leave_out_origin() -> None:
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Log an uncaught exception, in place of the interpreter's own hook, which writes tracebacks past the formatter."""
+    """Log an uncaught exception, instead of the interpreter's own hook, which writes tracebacks past the formatter."""
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
     elif not issubclass(kind, SystemExit):

@@ -12,8 +12,8 @@ from embedserve_runtime.tokenizing.backend import TokenizerBackend
 from embedserve_runtime.tokenizing.length_limit import LengthLimit
 
 MIN_CHUNK_SHARE = 8
-"""A prompt leaves at least one part in so many of a sequence to the text. One that fills nearly all of it would make a
-chunk, as long as the model takes, of every few tokens."""
+"""A prompt leaves at least this fraction, one eighth, of a sequence to the text. One that fills nearly all of it would
+make a chunk, as long as the model takes, of every few tokens."""
 
 
 class TextChunk(Struct, frozen=True, eq=False):

@@ -28,7 +28,7 @@ from embedserve_runtime.tokenizing.truncation import TruncationRules, build_no_r
 
 _PLACEHOLDERS = re.compile(r"\{(instruction|query|document)\}")
 _DOCUMENT = "{document}"
-# Two documents whose tokens have no common end: what is equal at the end of both prompts is no document.
+# Two documents whose tokens have no common end: what is equal at the end of both prompts is not the document.
 _FILLERS = ("0", "1 2 3 4")
 
 

@@ -16,8 +16,8 @@ class TruncationRules(Struct, frozen=True):
     """Says what happens to inputs longer than the model takes: they are refused, or truncated on one side.
 
     max_tokens: replaces the model's length for single texts where it is lower.
-    min_second: for pairs: only the second text is truncated as long as so many of its tokens stay; None truncates the
-    longer text first.
+    min_second: for pairs: only the second text is truncated as long as `min_second` of its tokens stay; None truncates
+    the longer text first.
     """
 
     truncate: bool

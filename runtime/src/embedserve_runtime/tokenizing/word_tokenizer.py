@@ -25,11 +25,11 @@ from embedserve_runtime.tokenizing.pre_tokenizer import (
 )
 from embedserve_runtime.tokenizing.tokenizer_json import WORD_NORMALIZERS
 
-# Some 200 bytes each. Words that do not come again among the next so many are forgotten.
+# Some 200 bytes each. Words that do not come again among as many others are forgotten.
 MAX_WORDS = 32_768
 # Longer words come once; one may be a whole text in a language without blanks.
 MAX_WORD_LENGTH = 48
-# From so many texts on, one array for all takes less time than an array for each, which is faster to hand on.
+# From this number of texts on, one array for all takes less time than an array for each, which is faster to hand on.
 MIN_FLAT_TEXTS = 8
 _ID_BYTES = np.dtype(np.int32).itemsize
 _INDEPENDENT_TEXT = re.compile(f"{INDEPENDENT_CHARACTER.pattern}*")

@@ -24,7 +24,7 @@ from embedserve_runtime.model.architecture import Attention
 
 # `MultiHeadAttention` copies queries, keys and values of each head apart first, `Attention` takes them where they lie.
 # Where nothing is added to the scores only the former keeps them in the cache. Otherwise both write all of them, and up
-# to so many tokens of a sequence `Attention` is faster for every family.
+# to this number of tokens of a sequence `Attention` is faster for every family.
 MAX_TOKENS_IN_PLACE = 256
 
 
@@ -150,7 +150,7 @@ def _choose_by_length(
     write_short: Callable[[GraphWriter], str],
     write_long: Callable[[GraphWriter], str],
 ) -> str:
-    """Add two branches, the first for sequences of up to so many tokens."""
+    """Add two branches, the first for sequences of up to `max_tokens` tokens."""
     short, long = body.open_subgraph(), body.open_subgraph()
     branches = (
         build_branch(short, write_short(short), "short"),

@@ -31,12 +31,12 @@ T = TypeVar("T")
 MIN_TOKENS = 16
 # Up to here buckets grow with the size, and a graph keeps its hidden states.
 MAX_TOKENS_WITH_HIDDEN = 8192
-# From there on they are this far apart, and only the rows of the heads are kept: hidden states of so many tokens would
+# From there on they are this far apart, and only the rows of the heads are kept: hidden states of larger batches would
 # fill the memory, and few ask for them.
 MAX_TOKENS = 32_768
 STEP = 512
-# Of sequences a bucket has room for one in so many tokens. A text has a first and a last special token, and nearly
-# always more than one between them; and in large batches rows that nobody reads would be too many.
+# Of sequences a bucket has room for one in this number of tokens. A text has a first and a last special token, and
+# nearly always more than one between them; and in large batches rows that nobody reads would be too many.
 TOKENS_A_SEQUENCE = 4
 TOKENS_A_SEQUENCE_WHEN_LARGE = 32
 # Up to here a bucket has a second graph with the copies in it: of larger batches the copies are a small part.

@@ -1,4 +1,4 @@
-"""jina-embeddings-v3 as transformers has it (XLM-RoBERTa with rotary positions in place of the table), and all models
+"""jina-embeddings-v3 as transformers has it (XLM-RoBERTa with rotary positions instead of the table), and all models
 of the code that it comes from, xlm-roberta-flash-implementation: its first files, and jina-reranker-v2, which has the
 table.
 

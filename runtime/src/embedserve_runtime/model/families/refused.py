@@ -56,7 +56,7 @@ OTHER_INPUTS: Mapping[str, str] = MappingProxyType(
             _SOUND,
         ),
         "lfm2": (
-            "most of its layers are convolutions with gates in the place of attention, and its embedding models run "
+            "most of its layers are convolutions with gates instead of attention, and its embedding models run "
             "them in both directions by code of their own"
         ),
         "qwen3_5": "it reads images beside text, and most of its layers have no attention but a recurrent state",

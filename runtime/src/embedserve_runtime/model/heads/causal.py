@@ -69,7 +69,7 @@ def _list_rows(module: LogitScoreConfig) -> tuple[int, ...]:
 
 
 def _find_rows(source: HeadSource, reranker: Reranker | None) -> tuple[int, ...]:
-    """Return the ids of the answers. Raises ModelInvalid where one is no token."""
+    """Return the ids of the answers. Raises ModelInvalid where one is not a single token."""
     ids = read_token_ids(source.files)
     answers = USUAL_ANSWERS if reranker is None else (reranker.yes, reranker.no)
     tokens = [answer for answer in answers if answer is not None]

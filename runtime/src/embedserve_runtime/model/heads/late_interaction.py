@@ -109,7 +109,7 @@ def add_markers(layout: ModelLayout, late: LateInteraction) -> ModelLayout:
 
 
 def replace_prompts(late: LateInteraction, prompts: Mapping[str, str]) -> LateInteraction:
-    """Return the interaction with the service's prompts in place of the model's own."""
+    """Return the interaction with the service's prompts instead of the model's own."""
     return replace(
         late,
         query_prompt=prompts.get(QUERY, ""),

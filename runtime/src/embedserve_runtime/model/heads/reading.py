@@ -168,7 +168,7 @@ def pools_first_token(files: ModelFiles, layout: ModelLayout, heads: Sequence[To
 def override_prompts(
     head: Head | None, prompts: Mapping[str, str], default_prompt: str | None
 ) -> Head | None:
-    """Return the head with the service's prompts in place of its own: those of roles, or the instruction."""
+    """Return the head with the service's prompts instead of its own: those of roles, or the instruction."""
     if isinstance(head, MultiVectorHead) and head.interaction is not None:
         return replace(head, interaction=replace_prompts(head.interaction, prompts))
     if isinstance(head, ClassifierHead) and head.template is not None and default_prompt is not None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Attention over one batch, from the fused QKV product: `fused.attention.FusedAttention` and `FlashAttention` here.
 Attend = Callable[[Tensor, DeviceBatch], Tensor]
 
-# Lengths of the timing, each in a batch of so many tokens.
+# Lengths of the timing, each in a batch of `TOKENS` tokens.
 LENGTHS = (1024, 2048, 4096, 8192)
 TOKENS = 16_384
 # A share of our own kernel's time: a smaller gain is noise, and not worth to leave the CUDA graphs for.

@@ -207,8 +207,8 @@ def pool(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, col
 def pool_vocabulary_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: DeviceBatch, logs: int
 ) -> Tensor:
-    """max(0, hidden W^T + b) pooled over each sequence, float32, (sequences, vocabulary): the largest where `logs` is
-    0, else the sum of log(1 + ...) taken so many times."""
+    """Return max(0, hidden W^T + b) pooled over each sequence, float32, (sequences, vocabulary): the largest where
+    `logs` is 0, else the sum of log(1 + ...) taken `logs` times."""
     (tokens, depth), vocabulary = hidden.shape, len(weight)
     out = hidden.new_zeros((batch.sequences, vocabulary), dtype=torch.float32)
     kernel: Callable[..., object] = pool_vocabulary[(triton.cdiv(tokens, 128), triton.cdiv(vocabulary, 128))]

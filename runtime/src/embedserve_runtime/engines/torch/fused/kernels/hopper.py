@@ -26,7 +26,7 @@ STORE = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_share
 
 ROWS = gl.constexpr(128)
 COLUMNS = gl.constexpr(128)
-# A tile's columns go through the epilogue in so many parts: all at once would not fit in registers.
+# A tile's columns go through the epilogue in `PARTS` parts: all at once would not fit in registers.
 PARTS = gl.constexpr(2)
 # Groups that take turns.
 GROUPS = gl.constexpr(2)

@@ -1,7 +1,7 @@
 """A matrix product of few rows, which is bound by reading the weights once and by what has to be waited for.
 
 Narrow tiles spread the weights over the card, and the warps of a program split the depth, since so few rows and columns
-would give each warp a long chain of steps. A norm is no kernel of its own: who writes sums also writes the moments of
+would give each warp a long chain of steps. No norm is a kernel of its own: who writes sums also writes the moments of
 each of its tiles. Who multiplies their norm multiplies the sums, so that nothing waits for the moments, and norms the
 product: with the norm's scale g and shift h,
     W (g (x - mean) factor + h) = factor (W (g x) - mean W g) + W h.
