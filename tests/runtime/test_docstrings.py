@@ -11,8 +11,6 @@ import embedserve_runtime
 from tests.support.docstrings import find_fragments
 
 PACKAGE = Path(embedserve_runtime.__file__).parent
-# Written before the rule; a file whose docstrings are sentences leaves this set.
-OLDER_FILES = frozenset({"commands/fetch.py", "commands/progress_bars.py", "commands/tables.py"})
 
 
 def test_docstrings_are_sentences() -> None:
@@ -21,6 +19,5 @@ def test_docstrings_are_sentences() -> None:
     fragments = {
         path.as_posix(): find_fragments(source, is_schema=path.parts[:2] == ("api", "schemas"))
         for path, source in paths.items()
-        if path.as_posix() not in OLDER_FILES
     }
     assert {path: docstrings for path, docstrings in fragments.items() if docstrings} == {}

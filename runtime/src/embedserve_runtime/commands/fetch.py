@@ -45,7 +45,7 @@ def run(config: RuntimeConfig, out: TextIO) -> int:
 
 
 def _is_exported_elsewhere(settings: ModelSettings, located: LocatedModel) -> bool:
-    """Whether another process exports the model, which alone can describe it then."""
+    """Return whether another process has to export the model, so that it cannot be described yet."""
     if not settings.export_elsewhere:
         return False
     read = read_model(located.folder)

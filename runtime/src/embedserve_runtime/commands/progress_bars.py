@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 REDRAWS_PER_SECOND: Final = 8
 SHOWN_AFTER_SECONDS: Final = 0.3
-"""What is done sooner is not worth a bar."""
+"""Work that is done sooner gets no bar."""
 BAR_WIDTH: Final = 24
 
 
 def can_show_progress_bars(log_format: str) -> bool:
-    """Whether standard error is a terminal for people: one that can draw, with logs that are no JSON."""
+    """Return whether standard error is a terminal that can draw, and logs are not JSON."""
     return log_format != "json" and is_drawing_terminal(sys.stderr)
 
 

@@ -14,7 +14,7 @@ FactRow = tuple[str, Sequence[str]]
 
 
 def is_drawing_terminal(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that can move its cursor and draw lines."""
+    """Return whether a stream is a terminal that can move its cursor and draw lines."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
