@@ -362,6 +362,9 @@ BAD: dict[str, Bad] = {
         _clients({"podSelector": {"matchExpressions": [{"key": "app", "operator": "In"}]}}),
         "In and NotIn need values",
     ),
+    "clients told apart by their keys": Bad(
+        with_(api={"clients": {"header": "AUTHORIZATION"}}), "must not be a header that carries secrets"
+    ),
     "a misspelt client": _schema(
         _clients({"podSelektor": {}}), 'unknown field "spec.networkPolicy.clients[0].podSelektor"'
     ),

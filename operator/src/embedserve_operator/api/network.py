@@ -112,6 +112,11 @@ class ClientSettings(Model):
             matches(
                 r"^[A-Za-z0-9-]{1,100}$", "must be the name of an HTTP header such as X-Consumer-Username"
             ),
+            Rule(
+                cel="!self.matches('(?i)^(authorization|proxy-authorization|cookie)$')",
+                message="must not be a header that carries secrets: its values are shown in logs and metrics",
+                check=lambda name: name.lower() not in ("authorization", "proxy-authorization", "cookie"),
+            ),
         ]
         | None
     ) = None
