@@ -33,7 +33,7 @@ class CacheVolume(Model):
 
 
 class Cache(Model):
-    """Where models are kept: exactly one of `volume` and `claimName`."""
+    """Volume that models are kept on: exactly one of `volume` and `claimName`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         exactly_one(
@@ -71,7 +71,7 @@ ParityFloor = Annotated[
 
 
 class Parity(Model):
-    """What a converted variant must reach against plain float32 to be served."""
+    """Accuracy against plain float32 that a converted variant must have to be served."""
 
     min_mean_cosine: ParityFloor | None = None
     """Least mean cosine of its vectors to float32's; without it 0.998."""
@@ -102,4 +102,4 @@ class OnnxConversion(Model):
     inputs and these outputs; `logits` are those of a reranker or classifier, or of a sparse head's tokens. What the
     model does not give is refused, with what it gives."""
     parity: Parity | None = None
-    """What a variant must reach. Below it, it is not served, and float32 is."""
+    """Accuracy that a variant must have. A variant below it is not served; float32 is."""

@@ -75,7 +75,7 @@ class ServiceSettings(Model):
     ) = None
     """The ipFamilies of the Service, the main one first."""
     load_balancer_class: Annotated[str, Field(max_length=253)] | None = None
-    """Which load balancer implements the Service."""
+    """Class of the load balancer that implements the Service."""
     load_balancer_source_ranges: Annotated[tuple[AddressRange, ...], Field(max_length=64)] | None = None
     """Address ranges (CIDR) that may reach the load balancer."""
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
@@ -104,7 +104,7 @@ Origin = Annotated[
 
 
 class ClientSettings(Model):
-    """How the pods tell clients apart, beside the names of their API keys, and what each may send."""
+    """Identification of clients, beside the names of their API keys, and the rates of each."""
 
     header: (
         Annotated[
@@ -130,7 +130,7 @@ class ClientSettings(Model):
 
 
 class ApiSettings(Model):
-    """What the pods take from clients, and how they answer."""
+    """Settings of the HTTP and gRPC API of the pods."""
 
     cors_origins: Annotated[tuple[Origin, ...], Field(max_length=64)] | None = None
     """Origins whose pages may call the service from a browser, such as https://app.example, or *; without it none
@@ -143,12 +143,12 @@ class ApiSettings(Model):
     """Takes arrays of token ids on /v1/embeddings. Clients send those of OpenAI's own tokenizers there, which are
     other words in this model's vocabulary; other routes take ids in any case."""
     clients: ClientSettings | None = None
-    """How clients are told apart, and what each may send; keys with names in the Secret of `auth` may have rates of
+    """Identification of clients and the rates of each; keys with names in the Secret of `auth` may have rates of
     their own."""
 
 
 class NetworkPolicySettings(Model):
-    """Who may reach the pods, and what they may reach."""
+    """Peers that may reach the pods, and destinations that the pods may reach."""
 
     mode: Literal["Managed", "Disabled"] = "Managed"
     """Disabled makes no NetworkPolicy."""
@@ -171,13 +171,13 @@ class ServiceMonitorSettings(Model):
         ]
         | None
     ) = None
-    """How often metrics are read; without it Prometheus' own default."""
+    """Interval at which metrics are read; without it Prometheus' own default."""
     labels: Annotated[dict[str, LabelValue], Field(max_length=16), QUALIFIED_KEYS] | None = None
     """Labels of the ServiceMonitor, by which a Prometheus chooses it."""
 
 
 class Monitoring(Model):
-    """How metrics are collected."""
+    """Collection of metrics."""
 
     service_monitor: ServiceMonitorSettings | None = None
     """Asks for a ServiceMonitor; made where its definition is installed. `{}` takes every default."""

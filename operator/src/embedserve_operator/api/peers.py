@@ -31,7 +31,7 @@ _Value = Annotated[str, Field(max_length=63)]
 
 
 class LabelRequirement(Model):
-    """What one label of an object must be."""
+    """Requirement on one label of an object."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -42,11 +42,11 @@ class LabelRequirement(Model):
     )
 
     key: Annotated[str, Field(max_length=317)]
-    """Label."""
+    """Key of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How its value is compared."""
+    """Comparison of the label's value with `values`."""
     values: Annotated[tuple[_Value, ...], Field(max_length=32)] | None = None
-    """Values."""
+    """Values of the label; none for Exists and DoesNotExist."""
 
 
 class LabelSelector(Model):
@@ -62,7 +62,7 @@ class AddressBlock(Model):
     """A range of addresses."""
 
     cidr: AddressRange
-    """Range."""
+    """Range of addresses, such as 10.0.0.0/8."""
     except_: Annotated[
         Annotated[tuple[AddressRange, ...], Field(max_length=8)] | None, Field(alias="except")
     ] = None
@@ -70,7 +70,7 @@ class AddressBlock(Model):
 
 
 class NetworkPeer(Model):
-    """Who is at the other end: pods of a namespace, or a range of addresses."""
+    """Other end of a connection: pods of a namespace, or a range of addresses."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -86,7 +86,7 @@ class NetworkPeer(Model):
     pod_selector: LabelSelector | None = None
     """Pods, of the resource's own namespace unless namespaceSelector says otherwise."""
     namespace_selector: LabelSelector | None = None
-    """Namespaces."""
+    """Labels of the namespaces."""
     ip_block: AddressBlock | None = None
     """Addresses outside the cluster."""
 
@@ -131,7 +131,7 @@ class NetworkPort(Model):
 
 
 class EgressRule(Model):
-    """What the pods may reach: each of `ports` at each of `to`."""
+    """Destinations that the pods may reach: each of `ports` at each of `to`."""
 
     ports: Annotated[tuple[NetworkPort, ...], Field(max_length=32)] | None = None
     """Ports; without them all."""

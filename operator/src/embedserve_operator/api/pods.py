@@ -56,18 +56,18 @@ class Toleration(Model):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint; without it every effect."""
     toleration_seconds: int | None = None
-    """How long a NoExecute taint is tolerated; without it for ever."""
+    """Seconds for which a NoExecute taint is tolerated; without it for ever."""
 
 
 class SpreadConstraint(Model):
-    """How the pods are spread over zones, nodes or other parts of the cluster."""
+    """Spread of the pods over zones, nodes or other parts of the cluster."""
 
     max_skew: Annotated[int, between(1, 1000, "1 spreads evenly")]
     """Most pods that one part may have more than another."""
     topology_key: LabelKey
     """Label of the nodes whose values are the parts."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    """Whether a pod that would break this waits or is placed all the same."""
+    """Decides whether a pod that would violate the constraint waits, or is scheduled anyway."""
     label_selector: LabelSelector | None = None
     """Pods that are counted."""
     match_label_keys: Annotated[tuple[LabelKey, ...], Field(max_length=16)] | None = None
@@ -75,9 +75,9 @@ class SpreadConstraint(Model):
     min_domains: Annotated[int, between(1, 10_000, "leave it out for any number")] | None = None
     """Fewest parts that there must be."""
     node_affinity_policy: Literal["Honor", "Ignore"] | None = None
-    """Whether nodes that the pod's affinity excludes count."""
+    """Decides whether nodes count that the pod's affinity excludes."""
     node_taints_policy: Literal["Honor", "Ignore"] | None = None
-    """Whether nodes whose taints the pod does not tolerate count."""
+    """Decides whether nodes count whose taints the pod does not tolerate."""
 
 
 class KeyRef(Model):
@@ -88,7 +88,7 @@ class KeyRef(Model):
     key: Annotated[str, Field(min_length=1, max_length=253)]
     """Key inside the object."""
     optional: bool | None = None
-    """Whether the pod starts without it."""
+    """True if the pod starts without it."""
 
 
 class FieldRef(Model):
@@ -99,7 +99,7 @@ class FieldRef(Model):
 
 
 class EnvSource(Model):
-    """Where a variable's value comes from: exactly one of the fields."""
+    """Source of a variable's value: exactly one of the fields."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         exactly_one(
@@ -145,9 +145,9 @@ class EnvVar(Model):
     ]
     """Name of the variable."""
     value: Annotated[str, Field(max_length=8192)] | None = None
-    """Its value."""
+    """Value of the variable."""
     value_from: EnvSource | None = None
-    """Where the value comes from instead."""
+    """Source of the value, instead of `value`."""
 
 
 class ConfigMapVolume(Model):
@@ -170,7 +170,7 @@ class ClaimVolume(Model):
     claim_name: ObjectName
     """Name of the claim."""
     read_only: bool | None = None
-    """Whether it is mounted read-only."""
+    """True if it is mounted read-only."""
 
 
 class EmptyDirVolume(Model):
@@ -179,7 +179,7 @@ class EmptyDirVolume(Model):
     medium: Literal["", "Memory"] | None = None
     """Memory for a file system in memory."""
     size_limit: Quantity | None = None
-    """Largest size."""
+    """Maximum size."""
 
 
 _VOLUME_KINDS = ("configMap", "secret", "persistentVolumeClaim", "emptyDir", "csi")
@@ -222,7 +222,7 @@ def _is_free_path(mount: VolumeMount) -> bool:
 
 
 class VolumeMount(Model):
-    """Where a volume appears in the containers."""
+    """Path at which a volume is mounted in the containers."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -244,7 +244,7 @@ class VolumeMount(Model):
     sub_path: Annotated[str, Field(max_length=512)] | None = None
     """Folder inside the volume."""
     read_only: bool | None = None
-    """Whether it is mounted read-only."""
+    """True if it is mounted read-only."""
 
 
 class SecretName(Model):
@@ -281,7 +281,7 @@ def _every_mount_has_its_volume(pod: PodSettings) -> bool:
 
 
 class PodSettings(Model):
-    """What the pods get beside what the operator decides."""
+    """Additions to the pods that the operator makes."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -329,7 +329,7 @@ class PodSettings(Model):
     volume_mounts: (
         Annotated[tuple[VolumeMount, ...], Field(max_length=32), ListMap(("mountPath",))] | None
     ) = None
-    """Where those volumes appear in the containers."""
+    """Mounts of those volumes in the containers."""
     labels: PodLabels | None = None
     """Further labels of the pods."""
     annotations: PodAnnotations | None = None
@@ -337,7 +337,7 @@ class PodSettings(Model):
 
 
 class JobSettings(Model):
-    """What the pods of Jobs (fetch, convert) get in the place of what `pod` says."""
+    """Values for the pods of Jobs (fetch, convert) that replace those of `pod`."""
 
     labels: PodLabels | None = None
     """Labels beside those of `pod`, for example `sidecar.istio.io/inject: "true"`: Jobs get no sidecar otherwise."""

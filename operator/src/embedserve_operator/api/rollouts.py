@@ -12,14 +12,14 @@ from embedserve_operator.api.times import DURATION
 
 
 class RolloutSettings(Model):
-    """How the service passes from one vector space to another."""
+    """Change of the service from one vector space to another."""
 
     on_new_vector_space: Literal["BlueGreen", "Refuse", "InPlace"] = "BlueGreen"
     """BlueGreen brings the new model up beside the old one, and switches when all of it is ready. Refuse changes
     nothing and says so. InPlace stops the old model first, for clusters that have no room for both: nothing is
     answered until the new one is ready."""
     on_precision_change: Literal["Rolling", "BlueGreen"] = "Rolling"
-    """What happens when `model.precision`, `onnx`, `engine` or `hardware.class` change and the vector space stays.
+    """Policy for a change of `model.precision`, `onnx`, `engine` or `hardware.class` that keeps the vector space.
     Rolling replaces the pods one after another: meanwhile clients get vectors of both, as near to each other as
     status.conversion says. BlueGreen brings the new pods up beside the old ones, and switches when all are ready."""
     keep_previous: Annotated[
@@ -27,7 +27,7 @@ class RolloutSettings(Model):
         Field(max_length=20),
         matches(DURATION, "must be a duration such as 24h, 90m or 0s, which keeps none"),
     ] = "24h"
-    """How long the pods of the old vector space stay after a switch, reachable by its own name and ready for a
+    """Time for which the pods of the old vector space stay after a switch, reachable by its own name and ready for a
     way back at once."""
     hold: bool = False
     """Keeps the old vector space at the service's name although the new one is ready at its own name, to fill a

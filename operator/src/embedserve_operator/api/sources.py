@@ -146,7 +146,7 @@ class ImageSource(Model):
 
 
 class ModelSource(Model):
-    """Where the model comes from: exactly one of the fields."""
+    """Source of the model: exactly one of the fields."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         exactly_one(

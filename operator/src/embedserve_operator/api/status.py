@@ -16,19 +16,19 @@ class Condition(Model):
     """Ready, Reconciling, Stalled, ScalingActive, AtMaximum, PoolingGuessed or SelfCheckFailed. Reconciling, Stalled,
     AtMaximum, PoolingGuessed and SelfCheckFailed exist only while they are true."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
     """Cause as one word, for programs."""
     message: Annotated[str, Field(max_length=32768)]
     """Cause in words, for people."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-    """When the status last changed."""
+    """Time of the last change of the status."""
     observed_generation: int | None = None
     """Generation of the resource that the statement is about."""
 
 
 class Endpoint(Model):
-    """Where the service answers."""
+    """Addresses of the service."""
 
     url: str
     """Base URL inside the cluster."""
@@ -45,7 +45,7 @@ class PreviousSpace(Model):
     """A vector space that was served before."""
 
     id: str
-    """Identity."""
+    """Identity of the vector space."""
     dimensions: int | None = None
     """Length of a vector."""
     revision: str
@@ -53,28 +53,28 @@ class PreviousSpace(Model):
     size_bytes: int | None = None
     """Size of its model's files."""
     replaced_at: Moment
-    """When another one took the service's name."""
+    """Time at which another vector space took the service's name."""
     kept_until: Moment | None = None
-    """How long its pods stay; absent when they are gone."""
+    """Time until which its pods stay; absent when they are gone."""
     url: str | None = None
     """Base URL of its own name, while its pods stay."""
 
 
 class VectorSpace(Model):
-    """Which vectors are served. Vectors of different spaces must never be compared."""
+    """Vector space that is served. Vectors of different spaces must never be compared."""
 
     id: str | None = None
     """Identity: the same for all ways to make the same vectors, different otherwise. Absent while it is not known."""
     compute: Annotated[tuple[str, ...], Field(max_length=10)] | None = None
-    """What computes the vectors, as the pods report it: float32, bfloat16, float16, fp8, or with the digest of a
-    converted file int8@1f0c54d0a9e2. Several while pods are replaced; absent while none has reported it."""
+    """Precision that computes the vectors, as the pods report it: float32, bfloat16, float16, fp8, or with the digest
+    of a converted file int8@1f0c54d0a9e2. Several while pods are replaced; absent while none has reported it."""
     min_cosine: float | None = None
-    """Least cosine of a text's vector to that of a more exact precision, as the pods have measured it of what they
+    """Minimum cosine of a text's vector to that of a more exact precision, as the pods have measured it of what they
     serve: of the furthest pod. Absent where nothing was measured, as of float32."""
     dimensions: int | None = None
     """Length of a vector."""
     outputs: Outputs = ()
-    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    """Outputs that requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     revision: str | None = None
     """Revision of the manifest that makes it: the end of its Deployment's name."""
     since: Moment | None = None
@@ -108,7 +108,7 @@ class Fetching(Model):
     """A fetch under way. Looked at every few seconds."""
 
     phase: str
-    """What is being done: resolving, fetching, unpacking, storing, reading, or what is waited for."""
+    """Present step: resolving, fetching, unpacking, storing, reading, or what is waited for."""
     bytes_done: int
     """Bytes that are there."""
     bytes_total: int
@@ -136,7 +136,7 @@ class ModelStatus(Model):
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     pods did not say."""
     fetching: Fetching | None = None
-    """How far the fetch of the model is that the spec asks for; absent while none is under way."""
+    """Progress of the fetch of the spec's model; absent while none is under way."""
 
 
 class JobStatus(Model):
@@ -151,22 +151,22 @@ class JobStatus(Model):
     generation: int
     """Generation of the resource that they were tried for."""
     reason: str | None = None
-    """Why it failed, as one word."""
+    """Machine-readable reason of the failure, in CamelCase."""
     message: str | None = None
-    """Why it failed, in words."""
+    """Human-readable reason of the failure."""
     finished_at: Moment | None = None
-    """When it succeeded."""
+    """Time at which it succeeded."""
 
 
 class ModelMemory(Model):
-    """What the model takes in the memory of a pod on CPUs, from which the pods' memory is computed."""
+    """Memory of the model in a pod on CPUs, from which the pods' memory is computed."""
 
     fixed_bytes: int
     """The process, the weights, tables and the tokenizer."""
     loading_bytes: int
-    """What loading takes besides, for a moment."""
+    """Bytes that loading takes besides, for a moment."""
     batch_bytes: int
-    """What a batch takes, however small it is."""
+    """Bytes that a batch takes, however small it is."""
     token_bytes: int
     """For each token of a batch."""
     score_bytes: int
@@ -180,7 +180,7 @@ class ModelMemory(Model):
 
 
 class FetchStatus(JobStatus):
-    """How the model that the spec asks for comes into the cache."""
+    """Fetch of the spec's model into the cache."""
 
     source: str | None = None
     """Repository, URL or folder that it came from."""
@@ -195,18 +195,18 @@ class FetchStatus(JobStatus):
     vector_space: str | None = None
     """Identity of its vector space."""
     former_vector_space: str | None = None
-    """What releases before vs2- called the same vector space; absent where they had another one."""
+    """Name that releases before vs2- gave the same vector space; absent where they had another one."""
     licence: str | None = None
     """Licence, as the source names it."""
     outputs: Outputs = ()
-    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    """Outputs that requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     onnx_outputs: Outputs | None = None
-    """What `spec.onnx.outputs` may name; absent where the fetch did not say."""
+    """Names that `spec.onnx.outputs` may have; absent where the fetch did not report them."""
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     fetch did not say."""
     memory: ModelMemory | None = None
-    """What it takes in memory; absent where that cannot be planned, or the fetch did not say."""
+    """Memory that it takes; absent where that cannot be planned, or the fetch did not report it."""
     needs_export: bool | None = None
     """The model is of no family of the runtime, and is exported by torch; absent where it need not be."""
 
@@ -217,13 +217,13 @@ class VariantStatus(Model):
     precision: str
     """float32, float16 or int8."""
     published: bool
-    """Whether it may be served."""
+    """True if it may be served."""
     reason: str | None = None
-    """Why it may not."""
+    """Human-readable reason why it is not served."""
     mean_cosine: float | None = None
     """Mean cosine of its vectors to float32's."""
     min_cosine: float | None = None
-    """Least cosine."""
+    """Minimum cosine similarity to the vectors of float32."""
     max_difference: float | None = None
     """Largest difference of a component."""
     rank_agreement: float | None = None
@@ -233,31 +233,31 @@ class VariantStatus(Model):
 
 
 class ConversionStatus(JobStatus):
-    """How the model becomes an ONNX artifact."""
+    """Conversion of the model into an ONNX artifact."""
 
     artifact: str | None = None
     """Name of the artifact in the cache."""
     vector_space: str | None = None
     """Identity of its vector space: that of the model."""
     former_vector_space: str | None = None
-    """What releases before vs2- called the same vector space; absent where they had another one."""
+    """Name that releases before vs2- gave the same vector space; absent where they had another one."""
     dimensions: int | None = None
     """Length of a vector."""
     outputs: Outputs = ()
-    """What requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
+    """Outputs that requests can ask for: dense, sparse, multiVector, score, labels, hidden."""
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     conversion did not say."""
     chosen: str | None = None
     """Variant that is served unless `model.precision` names another: the fastest that passed."""
     fallback: str | None = None
-    """Why something slower is served than was asked for; absent where nothing is."""
+    """Reason why something slower is served than was asked for; absent where nothing is."""
     variants: tuple[VariantStatus, ...] = ()
-    """What was measured."""
+    """Measurements of each variant."""
 
 
 class HardwareStatus(Model):
-    """Where the pods may run."""
+    """Nodes that the pods may run on."""
 
     class_: Annotated[str, Field(alias="class")]
     """Hardware class."""
@@ -266,14 +266,14 @@ class HardwareStatus(Model):
 
 
 class AutoscalingStatus(Model):
-    """What the autoscaler says."""
+    """State of the autoscaler."""
 
     current_replicas: int
     """Pods that it has counted."""
     desired_replicas: int
     """Pods that it wants."""
     metric: str
-    """What it scales by, as in spec.autoscaling.metric."""
+    """Metric that it scales by, as in spec.autoscaling.metric."""
     value: str | None = None
     """The metric's value of a pod, on average; absent while it is not known."""
     target: str
@@ -283,7 +283,7 @@ class AutoscalingStatus(Model):
 
 
 class EmbeddingServiceStatus(Model):
-    """What is served now, and what keeps it from being what the spec asks for."""
+    """State of what is served, and what keeps it from being what the spec asks for."""
 
     observed_generation: int = -1
     """Last generation of the resource that the operator acted upon; -1 before the first."""
@@ -297,18 +297,18 @@ class EmbeddingServiceStatus(Model):
     selector: str | None = None
     """Label selector of the pods that are served from."""
     endpoint: Endpoint | None = None
-    """Where the service answers."""
+    """Addresses of the service."""
     vector_space: VectorSpace | None = None
-    """Which vectors are served."""
+    """Vector space that is served."""
     model: ModelStatus | None = None
     """The model that is served now."""
     fetch: FetchStatus | None = None
-    """How the model that the spec asks for comes into the cache; absent without one."""
+    """Fetch of the spec's model into the cache; absent without one."""
     conversion: ConversionStatus | None = None
-    """How it becomes an ONNX artifact; absent where it does not."""
+    """Conversion into an ONNX artifact; absent where there is none."""
     rollout: RolloutStatus | None = None
     """The revision that the manifest asks for; absent when it is the one that is served."""
     hardware: HardwareStatus | None = None
-    """Where the pods may run."""
+    """Nodes that the pods may run on."""
     autoscaling: AutoscalingStatus | None = None
-    """What the autoscaler says; absent where there is none, or it has not looked yet."""
+    """State of the autoscaler; absent where there is none, or it has not looked yet."""

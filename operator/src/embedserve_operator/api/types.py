@@ -55,7 +55,7 @@ class ModelSpec(Model):
     """The model and how its vectors are made."""
 
     source: ModelSource
-    """Where the model comes from: exactly one of the fields."""
+    """Source of the model: exactly one of the fields."""
     refresh: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Any text, for example a date. What a branch or a bucket's prefix stands for is looked up once and kept; a new
     value looks it up again, and the model found starts beside the one that serves."""
@@ -63,10 +63,10 @@ class ModelSpec(Model):
     """ONNX file of the repository that is run in the place of its weights, by its path, for example
     onnx/model.onnx. Without it one is taken only where nothing else can run the model."""
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
-    """What the model gives. `auto` takes what the model's own files say."""
+    """Task of the model. `auto` takes what the model's own files say."""
     outputs: Annotated[tuple[Literal["dense", "sparse", "multiVector"], ...], Field(max_length=3)] = ()
-    """What the service must offer. A model that gives less is refused, with what it gives; anything more that it gives
-    can be asked for all the same. Of a masked-LM model, `[dense, sparse]` makes both of one forward pass."""
+    """Outputs that the service must offer. A model that gives less is refused, with what it gives; anything more that
+    it gives can be asked for all the same. Of a masked-LM model, `[dense, sparse]` makes both of one forward pass."""
     adapters: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(max_length=16)
     ] = ()
@@ -74,27 +74,28 @@ class ModelSpec(Model):
     first is for requests that name none. Each takes memory for weights of its own. Without it the model is what its
     authors serve where no task is named."""
     pooling: Literal["auto", "cls", "mean", "mean_sqrt", "weighted_mean", "max", "last"] = "auto"
-    """How token vectors become one vector. `auto` takes what the model's own files say."""
+    """Pooling of token vectors into one vector. `auto` takes what the model's own files say."""
     dimensions: (
         Annotated[int, between(1, 65536, "leave it out to keep all dimensions of the model")] | None
     ) = None
-    """Cut of every vector for Matryoshka models. Without it all dimensions are kept."""
+    """Number of dimensions that vectors are truncated to, for Matryoshka models. Without it all are kept."""
     max_length: Annotated[int, between(1, 1_000_000, "leave it out to take the model's own limit")] | None = (
         None
     )
-    """Tokens that an input may have. Without it the model's own limit holds."""
+    """Maximum number of tokens of an input, special tokens included. Without it the model's own limit holds."""
     precision: Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"] = "auto"
-    """Of weights and products. `auto` takes what the hardware class says, else on CPUs the fastest variant that
-    `onnx` has found good enough, float32 without one. On CPUs int8 needs `onnx`. On accelerators int8 (from ampere
-    on) and fp8 (from ada on) run the large products in 8 bit where the vectors stay near enough to those in 16."""
+    """Precision of weights and matrix products. `auto` takes what the hardware class says, else on CPUs the fastest
+    variant that `onnx` has found good enough, float32 without one. On CPUs int8 needs `onnx`. On accelerators int8
+    (from ampere on) and fp8 (from ada on) run the large products in 8 bit where the vectors stay near
+    enough to those in 16."""
     min_cosine: ParityFloor | None = None
-    """Of int8 and fp8 on accelerators: the least cosine of a text's vector to that in 16 bit, measured at start;
+    """For int8 and fp8 on accelerators: the minimum cosine of a text's vector to that in 16 bit, measured at start;
     without it 0.999. Below it the pods serve 16 bit. A lower floor accepts vectors that are further off, and
     `status.vectorSpace.minCosine` says how far. Converted variants have `onnx.parity`."""
 
 
 class Hardware(Model):
-    """What the pods run on."""
+    """Hardware that the pods run on."""
 
     class_: Annotated[LabelName, Field(alias="class")] = "cpu"
     """Hardware class: cpu, cpu-x86, cpu-arm64, turing, ampere, ada, hopper, blackwell, blackwell-rtx,
@@ -140,7 +141,7 @@ class Batching(Model):
     ) = None
     """Longest time that a request may wait and run; then it gets 504."""
     auto_truncate: bool | None = None
-    """Whether over-long inputs are cut when the request does not say; without it they are."""
+    """Decides whether over-long inputs are truncated when the request does not say; without it they are."""
     cache_bytes: Annotated[int, between(1, 1_000_000_000_000, "leave it out to keep no vectors")] | None = (
         None
     )
@@ -148,7 +149,7 @@ class Batching(Model):
     cache_seconds: (
         Annotated[int, between(1, 31_536_000, "leave it out to take the runtime's default")] | None
     ) = None
-    """How long a cached vector is kept."""
+    """Time for which a cached vector is kept."""
 
 
 def _is_request_within_limit(resources: Resources) -> bool:
@@ -174,9 +175,9 @@ class Resources(Model):
     )
 
     limits: Annotated[dict[str, Quantity], Field(max_length=20), QUALIFIED_KEYS] | None = None
-    """Upper bounds."""
+    """Upper bounds of what a pod uses."""
     requests: Annotated[dict[str, Quantity], Field(max_length=20), QUALIFIED_KEYS] | None = None
-    """What is reserved."""
+    """Amounts that are reserved for a pod."""
 
 
 class Autoscaling(Model):
@@ -199,7 +200,7 @@ class Autoscaling(Model):
     min_replicas: Annotated[int, between(0, 1000, "use suspend to stop all pods")] = 1
     """Fewest pods; 0 only where KEDA decides."""
     max_replicas: Annotated[int, between(1, 1000, "give the most pods that may run")]
-    """Most pods."""
+    """Maximum number of pods."""
     metric: Literal["queueDepth", "queueSeconds", "inFlight"] = "queueDepth"
     """queueDepth: inputs that wait in a pod. queueSeconds: how long they will take. inFlight: requests that a
     pod has not answered yet."""
@@ -212,7 +213,7 @@ class Autoscaling(Model):
     metrics: Annotated[tuple[RawObject, ...], Field(max_length=8)] | None = None
     """Further metrics, as in `kubectl explain hpa.spec.metrics`; the one that asks for most pods counts."""
     triggers: Annotated[tuple[RawObject, ...], Field(max_length=8)] | None = None
-    """Where KEDA decides: further triggers, as in `kubectl explain scaledobject.spec.triggers`, in the place of
+    """Further triggers where KEDA decides, as in `kubectl explain scaledobject.spec.triggers`, instead of
     metrics."""
 
 
@@ -228,7 +229,7 @@ PromptName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class EmbeddingServiceSpec(Model):
-    """What is to be served."""
+    """Model that is served."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -286,7 +287,7 @@ class EmbeddingServiceSpec(Model):
     prompts: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)] | None = None
     """Prompts by name, beside the model's own; the same name replaces the model's."""
     hardware: Hardware = Hardware()
-    """What the pods run on."""
+    """Hardware that the pods run on."""
     runtime_image: (
         Annotated[
             str,
@@ -298,11 +299,11 @@ class EmbeddingServiceSpec(Model):
     """Image of the pods with a tag or digest, in place of the operator's own: of one of its repositories, or one that
     the chart's runtime.allowedImages names. An upgrade of the operator does not change it."""
     engine: Literal["auto", "onnx", "torch"] = "auto"
-    """How the model is run. `auto` takes what the hardware class says, else what can run the model."""
+    """Engine that runs the model. `auto` takes what the hardware class says, else what can run the model."""
     onnx: OnnxConversion | None = None
     """Conversion into an ONNX artifact; without it the graph is written at each start, in float32."""
     cache: Cache | None = None
-    """Where models are kept, so that only one pod ever fetches; without it each pod fetches for itself."""
+    """Cache of models, so that only one pod ever fetches; without it each pod fetches for itself."""
     batching: Batching | None = None
     """Token-budget batching and its bounds."""
     replicas: Annotated[int, between(0, 1000, "0 stops serving and keeps the rest")] = 1
@@ -310,23 +311,23 @@ class EmbeddingServiceSpec(Model):
     autoscaling: Autoscaling | None = None
     """Pods by load, instead of `replicas`."""
     rollout: RolloutSettings = RolloutSettings()
-    """How the service passes from one vector space to another."""
+    """Change of the service from one vector space to another."""
     auth: Auth | None = None
     """API keys that requests must carry; without it none is asked for."""
     api: ApiSettings = ApiSettings()
-    """What the pods take from clients, and how they answer."""
+    """Settings of the HTTP and gRPC API of the pods."""
     service: ServiceSettings = ServiceSettings()
     """The Service that clients call."""
     network_policy: NetworkPolicySettings = NetworkPolicySettings()
-    """Who may reach the pods, and what they may reach."""
+    """Peers that may reach the pods, and destinations that the pods may reach."""
     monitoring: Monitoring | None = None
-    """How metrics are collected."""
+    """Collection of metrics."""
     resources: Resources | None = None
     """Compute resources of a replica."""
     pod: PodSettings = PodSettings()
-    """What the pods get beside what the operator decides."""
+    """Additions to the pods that the operator makes."""
     jobs: JobSettings = JobSettings()
-    """What the pods of Jobs get beside that."""
+    """Values for the pods of Jobs that replace those of `pod`."""
     suspend: bool = False
     """Stops all pods and keeps everything else."""
 
