@@ -18,7 +18,7 @@ PACKAGE = Path(embedserve_operator.__file__).parent
 def test_docstrings_are_sentences() -> None:
     paths = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert len(paths) > 150
-    fragments = {path.as_posix(): find_fragments(source, is_schema=False) for path, source in paths.items()}
+    fragments = {path.as_posix(): find_fragments(source) for path, source in paths.items()}
     assert {path: docstrings for path, docstrings in fragments.items() if docstrings} == {}
 
 

@@ -16,8 +16,5 @@ PACKAGE = Path(embedserve_runtime.__file__).parent
 def test_docstrings_are_sentences() -> None:
     paths = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert len(paths) > 300
-    fragments = {
-        path.as_posix(): find_fragments(source, is_schema=path.parts[:2] == ("api", "schemas"))
-        for path, source in paths.items()
-    }
+    fragments = {path.as_posix(): find_fragments(source) for path, source in paths.items()}
     assert {path: docstrings for path, docstrings in fragments.items() if docstrings} == {}

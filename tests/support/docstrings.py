@@ -28,13 +28,6 @@ def list_docstrings(source: str) -> Iterator[Docstring]:
             yield from _list_attribute_docstrings(node.body)
 
 
-def list_function_docstrings(source: str) -> Iterator[Docstring]:
-    """Yield the docstrings of functions alone."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Docstring(node.name, ast.get_docstring(node) or "")
-
-
 def _list_attribute_docstrings(body: list[ast.stmt]) -> Iterator[Docstring]:
     for statement, following in pairwise(body):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
@@ -43,14 +36,9 @@ def _list_attribute_docstrings(body: list[ast.stmt]) -> Iterator[Docstring]:
                 yield Docstring(ast.unparse(statement).partition(" =")[0], value.value)
 
 
-def find_fragments(source: str, *, is_schema: bool = False) -> list[Docstring]:
-    """Return the docstrings of a module that begin in the middle of a sentence.
-
-    is_schema: the docstrings of its types are descriptions in a schema, which tools print below the name of a field. So
-    only functions are looked at.
-    """
-    docstrings = list_function_docstrings(source) if is_schema else list_docstrings(source)
-    return [docstring for docstring in docstrings if is_fragment(docstring.text)]
+def find_fragments(source: str) -> list[Docstring]:
+    """Return the docstrings of a module that begin in the middle of a sentence."""
+    return [docstring for docstring in list_docstrings(source) if is_fragment(docstring.text)]
 
 
 def is_fragment(text: str) -> bool:

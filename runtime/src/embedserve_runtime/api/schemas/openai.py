@@ -161,7 +161,7 @@ class EmbeddingResponse(ApiModel):
 
 
 class OpenAIErrorDetail(ApiModel):
-    """What an OpenAI error holds; `code` is the precise reason."""
+    """Details of an error as OpenAI gives them; `code` is the precise reason."""
 
     message: ErrorMessage
     type: str = Field(description="Kind of the error, in OpenAI's words.", examples=["invalid_request_error"])

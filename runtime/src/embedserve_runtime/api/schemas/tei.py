@@ -75,7 +75,7 @@ class PredictRequest(ApiModel):
 
 
 class SimilarityInputs(ApiModel):
-    """What is compared with what."""
+    """A text, and the texts that it is compared with."""
 
     source_sentence: str = Field(
         description="The text that all others are compared with.", examples=["What is a vector?"]
@@ -86,7 +86,7 @@ class SimilarityInputs(ApiModel):
 
 
 class SimilarityParameters(TypedInputs):
-    """How the texts are embedded."""
+    """Options of the embedding of the texts."""
 
     truncate: Truncate = None
     truncation_direction: Direction = None
@@ -100,7 +100,7 @@ class SimilarityRequest(SimilarityParameters):
         examples=[{"source_sentence": "What is a vector?", "sentences": ["A list of numbers."]}],
     )
     parameters: SimilarityParameters | None = Field(
-        None, description="How the texts are embedded.", examples=[{"truncate": True}]
+        None, description="Options of the embedding of the texts.", examples=[{"truncate": True}]
     )
 
 
@@ -201,7 +201,7 @@ class ErrorResponse(ApiModel):
 
 
 class EmbeddingModelType(ApiModel):
-    """How hidden states are pooled."""
+    """Pooling of hidden states."""
 
     pooling: str = Field(description="Name of the pooling, as TEI has it.", examples=["mean"])
 
@@ -234,7 +234,7 @@ class ModelType(ApiModel):
 
 
 class EngineInfo(ApiModel):
-    """What runs the model."""
+    """The engine that runs the model."""
 
     kind: str = Field(description="Name of the engine.", examples=["onnx"])
     devices: list[str] = Field(description="Where it computes.", examples=[["cpu"]])
@@ -252,7 +252,7 @@ class EngineInfo(ApiModel):
 
 
 class ParityInfo(ApiModel):
-    """How far vectors were measured to be from those of a more exact precision."""
+    """Measured distance of the vectors to those of a more exact precision."""
 
     reference: str = Field(description="The precision that it was measured against.", examples=["float32"])
     mean_cosine: float = Field(description="Mean cosine of a text's two vectors.", examples=[0.9988])
@@ -263,7 +263,7 @@ class ParityInfo(ApiModel):
 
 
 class MemoryInfo(ApiModel):
-    """What the server takes of memory at the highest, and what it does with less than it was asked for."""
+    """Peak memory of the server, and the limits that it lowered to fit."""
 
     limit_bytes: int | None = Field(description="Limit of the container; null: none.", examples=[1073741824])
     planned_bytes: int = Field(description="What the server plans to take.", examples=[846213120])
