@@ -19,6 +19,12 @@ import httpx
 PROGRAM = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
 
 
+HEEDS_SIGINT = ("env", "--default-signal=INT")
+"""Begins the command of a process that is sent SIGINT: what a shell starts in the background ignores it, and so do
+the tests that run there and all that they start.
+"""
+
+
 @dataclass
 class ServerProcess:
     """lines: what the log has said so far, one mapping a line."""
@@ -86,7 +92,7 @@ def start_server(
     config = folder / "config.yaml"
     config.write_text(json.dumps(content))  # JSON is YAML
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDSERVE_")}
-    command = [sys.executable, "-c", f"{before}\n{PROGRAM}", "serve", "--config", str(config)]
+    command = [*HEEDS_SIGINT, sys.executable, "-c", f"{before}\n{PROGRAM}", "serve", "--config", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         yield ServerProcess(process)

@@ -28,7 +28,7 @@ from embedserve_runtime.progress import (
 )
 from embedserve_runtime.sources.progress import Progress
 from tests.support.models import minilm_folder, small_minilm
-from tests.support.server_process import PROGRAM, start_server
+from tests.support.server_process import HEEDS_SIGINT, PROGRAM, start_server
 from tests.support.terminal import TerminalRun, run_in_terminal
 
 REPOSITORY = "lab/model"
@@ -188,7 +188,8 @@ def test_ctrl_c_ends_a_fetch_without_a_traceback(tmp_path: Path) -> None:
     small_minilm(tmp_path / "repositories" / REPOSITORY / "main")
     with HubServer(tmp_path / "repositories") as hub:
         hub.faults.add(Fault(FaultKind.SLOW, path="*/model.safetensors", amount=1000))
-        command = [sys.executable, "-c", PROGRAM, "fetch", REPOSITORY, "--store", str(tmp_path / "store")]
+        command = [*HEEDS_SIGINT, sys.executable, "-c", PROGRAM, "fetch", REPOSITORY]
+        command += ["--store", str(tmp_path / "store")]
         environment = {**os.environ, "EMBEDSERVE_MODEL__ENDPOINT": hub.url}
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stderr is not None

@@ -368,7 +368,7 @@ def test_gc_takes_names_from_a_file_and_removes_nothing_where_it_cannot_be_read(
 ) -> None:
     listed = tmp_path / "in-use"
     command = ["store", "gc", "--store", str(store.root), "--only-keep", "--older-than", "0s"]
-    assert main([*command, "--keep-from", str(listed)]) == 1
+    assert main([*command, "--keep-from", str(listed)]) == os.EX_CONFIG
     assert "the names to keep" in capsys.readouterr().err
     assert store.find(NAME) is not None
     listed.write_text(f"sha256:{full['kept']}\n")
