@@ -22,7 +22,7 @@ PAIRS = [pair for pair in list_pairs() if pair.runs_outside]
 
 
 @dataclass(frozen=True)
-class Compared:
+class LoaderAnswers:
     """answers: of each pair whose kind is served, with the folder. others: what the runtime makes of other kinds."""
 
     answers: Mapping[Pair, tuple[Built, Any]]
@@ -30,13 +30,13 @@ class Compared:
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> LoaderAnswers:
     """All answers come from one process."""
     home = tmp_path_factory.mktemp("census")
     found = {pair: prepare(pair, home / str(number)) for number, pair in enumerate(PAIRS)}
     served = {pair: one for pair, one in found.items() if isinstance(one, Comparison)}
     said = answers([one.ask for one in served.values()], CENSUS_SCRIPT)
-    return Compared(
+    return LoaderAnswers(
         {pair: (one.built, answer) for (pair, one), answer in zip(served.items(), said, strict=True)},
         {pair: one for pair, one in found.items() if isinstance(one, Verdict)},
     )
@@ -54,7 +54,7 @@ def is_refused_or_compared_elsewhere(pair: Pair, verdict: Verdict) -> bool:
 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if not pair.reason], ids=str)
-def test_what_is_served_equals_the_recommended_loader(compared: Compared, pair: Pair) -> None:
+def test_what_is_served_equals_the_recommended_loader(compared: LoaderAnswers, pair: Pair) -> None:
     if pair in compared.others:
         assert is_refused_or_compared_elsewhere(pair, compared.others[pair])
         return
@@ -65,7 +65,7 @@ def test_what_is_served_equals_the_recommended_loader(compared: Compared, pair: 
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.reason], ids=str)
 def test_a_loader_that_is_not_compared_cannot_load_the_kind_or_makes_another_model_of_it(
-    compared: Compared, pair: Pair
+    compared: LoaderAnswers, pair: Pair
 ) -> None:
     if pair in compared.others:
         assert is_refused_or_compared_elsewhere(pair, compared.others[pair])

@@ -188,7 +188,11 @@ class Simulation:
                 return web.json_response({"vector_space": space, "current": space == body["vector_space"]})
 
             return await self._write(tell)
-        problems = ["different texts gave the same vector"] if _repo_of(pod_asked) in self.unsound else []
+        problems = (
+            ["different texts gave the same vector"]
+            if _read_model_report(pod_asked)["source"] in self.unsound
+            else []
+        )
         return web.json_response(
             {"vector_space": space, "dimensions": 384, "outputs": ["dense"], "problems": problems},
             status=503 if problems else 200,
@@ -267,7 +271,7 @@ class Simulation:
             and "conditions" in received_pod["status"]
         ]
 
-    def answer_of(self, received: Manifest) -> str | None:
+    def find_answered_space(self, received: Manifest) -> str | None:
         """The space of the vectors that a pod gives to those who come by the service's name; None: no answer."""
         own = _space_of(received)
         announced = self.announced_spaces.get(received["metadata"]["name"], own)
@@ -279,7 +283,7 @@ class Simulation:
 
     def answers(self) -> set[str | None]:
         """Return what new connections by the service's name get."""
-        return {self.answer_of(received) for received in self.selected("docs")}
+        return {self.find_answered_space(received) for received in self.selected("docs")}
 
     def condition(self, kind: str) -> Manifest | None:
         conditions = self.objects[RESOURCE, "docs"]["status"].get("conditions", ())
@@ -302,14 +306,15 @@ def _patched(stored: Manifest, body: Manifest, *, is_status: bool) -> Manifest:
     return {**stored, "metadata": {**stored["metadata"], "labels": labels}}
 
 
+def _read_model_report(received: Manifest) -> dict[str, Any]:
+    """Return what a pod has reported about its model."""
+    message = received["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
+    report: dict[str, Any] = json.loads(message)["model"]
+    return report
+
+
 def _space_of(received: Manifest) -> str:
-    message = received["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
-    return str(json.loads(message)["model"]["vectorSpace"])
-
-
-def _repo_of(received: Manifest) -> str:
-    message = received["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"]
-    return str(json.loads(message)["model"]["source"])
+    return str(_read_model_report(received)["vectorSpace"])
 
 
 def _source_in(config: Manifest) -> str:

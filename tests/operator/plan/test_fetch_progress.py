@@ -47,8 +47,8 @@ def with_pod_of_job(
     return replace(cluster, job_pods=(pod,))
 
 
-def saying(cluster: Cluster, **progress_by_uid: FetchProgress) -> Cluster:
-    """After pods, by UID, have said how far they are."""
+def report_progress(cluster: Cluster, **progress_by_uid: FetchProgress) -> Cluster:
+    """Return the cluster after pods, by UID, have reported their progress."""
     return replace(
         cluster,
         replies={f"{uid}/0": PodReplies(progress=progress) for uid, progress in progress_by_uid.items()},
@@ -71,7 +71,7 @@ def test_the_pod_of_the_job_is_asked_and_its_answer_published() -> None:
         ("loader", "10.0.0.9")
     ]
     assert fetching_of(cluster) is None
-    reporting = saying(cluster, loader=HALF)
+    reporting = report_progress(cluster, loader=HALF)
     assert fetching_of(reporting) == Fetching(
         phase="fetching", bytes_done=50, bytes_total=100, bytes_per_second=10, seconds_remaining=5
     )
@@ -95,7 +95,7 @@ def test_pods_that_fetch_for_themselves_are_asked_and_the_slowest_counts() -> No
     cluster = loading(Cluster(resource(hub_spec(replicas=2))))
     names = [fetching_pod.run_id.removesuffix("/0") for fetching_pod in cluster.plan().fetching_pods]
     assert len(names) == 2
-    fetching = fetching_of(saying(cluster, **{names[0]: HALF, names[1]: LESS}))
+    fetching = fetching_of(report_progress(cluster, **{names[0]: HALF, names[1]: LESS}))
     assert fetching is not None
     assert fetching.bytes_done == LESS.bytes_done
 
@@ -113,14 +113,14 @@ def test_another_services_job_on_the_same_claim_is_asked_too() -> None:
 
 def test_the_model_that_serves_stays_said_while_another_one_is_fetched() -> None:
     cluster = started(serving(cached()).changed(hub_spec(OTHER_REPO, cache=VOLUME)))
-    model = saying(with_pod_of_job(cluster), loader=HALF).status().model
+    model = report_progress(with_pod_of_job(cluster), loader=HALF).status().model
     assert model is not None
     assert model.source == REPO
     assert model.fetching is not None
 
 
 def test_after_the_fetch_nothing_is_asked_and_nothing_said() -> None:
-    fetching = saying(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
+    fetching = report_progress(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
     assert fetching_of(fetching) is not None
     fetched = succeeded(replace(fetching, job_pods=()))
     assert fetched.plan().fetching_pods == ()
@@ -128,7 +128,7 @@ def test_after_the_fetch_nothing_is_asked_and_nothing_said() -> None:
 
 
 def test_a_spec_that_is_refused_has_no_fetch_under_way() -> None:
-    fetching = saying(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
+    fetching = report_progress(with_pod_of_job(started(with_claim(cached()))), loader=HALF).published()
     refused = fetching.changed(cached({"volume": {"size": "1Gi", "accessModes": ["ReadWriteMany"]}}))
     assert refused.conditions()["Stalled"].reason == "VolumeClaimConflict"
     assert fetching_of(refused) is None

@@ -86,7 +86,7 @@ async def test_a_new_model_takes_the_name_and_the_old_one_stays_at_its_own_for_a
     simulation = await through(running, spec(A), spec(B))
     assert simulation.answers() == {SPACE[B]}
     assert services(simulation) == {"docs", own_name(A), own_name(B)}
-    assert {simulation.answer_of(pod) for pod in simulation.selected(own_name(A))} == {SPACE[B]}, (
+    assert {simulation.find_answered_space(pod) for pod in simulation.selected(own_name(A))} == {SPACE[B]}, (
         "old pods pass on what still comes by the name"
     )
     (previous,) = status_of(simulation)["vectorSpace"]["previous"]

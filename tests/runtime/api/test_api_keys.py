@@ -208,6 +208,14 @@ def test_a_document_says_which_key_may_use_which_route_until_when(
     assert check_at(tmp_path / "keys", key, route, now) == want
 
 
+def read_refusal(folder: Path, content: str) -> str:
+    """Return the message with which a key file of this content is refused."""
+    (folder / "keys").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(folder / "keys")
+    return caught.value.message
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -266,12 +274,10 @@ def test_a_document_says_which_key_may_use_which_route_until_when(
 def test_a_document_that_is_wrong_is_refused_with_the_field_and_without_the_key(
     tmp_path: Path, content: str, message: str
 ) -> None:
-    (tmp_path / "keys").write_text(content)
-    with pytest.raises(ConfigError) as caught:
-        read_key_file(tmp_path / "keys")
-    assert message in caught.value.message
-    assert "marked-key" not in caught.value.message
-    assert "Tuple" not in caught.value.message
+    refusal = read_refusal(tmp_path, content)
+    assert message in refusal
+    assert "marked-key" not in refusal
+    assert "Tuple" not in refusal
 
 
 @pytest.mark.parametrize("expires", ["2030-01-01", "2030-01-01T00:00:00", "2030-01-01T01:00:00+01:00"])
@@ -311,8 +317,6 @@ def test_a_file_that_was_cut_is_not_read(tmp_path: Path) -> None:
 def test_a_header_or_a_quoted_value_in_the_place_of_bare_keys_is_refused_unquoted(
     tmp_path: Path, content: str, want_message: str
 ) -> None:
-    (tmp_path / "keys").write_text(content)
-    with pytest.raises(ConfigError) as caught:
-        read_key_file(tmp_path / "keys")
-    assert want_message in caught.value.message
-    assert "marked" not in caught.value.message
+    refusal = read_refusal(tmp_path, content)
+    assert want_message in refusal
+    assert "marked" not in refusal

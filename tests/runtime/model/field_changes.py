@@ -80,8 +80,8 @@ class Sample:
         return random.Random(f"{self.seed} {file}").sample(mutations, self.per_file)
 
 
-def changes_of(path: Path, content: Any, shapes: ReadShapes) -> list[Mutation]:
-    """Each change of a file's content once."""
+def list_changes(path: Path, content: Any, shapes: ReadShapes) -> list[Mutation]:
+    """Return each change of a file's content once."""
     found = list(mutations_of(content))
     if isinstance(content, dict):
         for shape in shapes.found.get(path, ()):
@@ -109,7 +109,7 @@ def check_changes(
     faults = []
     for path in files_of(folder):
         file, content = path.relative_to(folder), format_of(path).parse(path.read_text())
-        mutations = changes_of(path, content, shapes)
+        mutations = list_changes(path, content, shapes)
         for mutation in mutations if sample is None else sample.choose(file, mutations):
             fault = unchanged.find_fault(file, format_of(path).dump(mutation.apply(content)), mutation.key)
             if fault:

@@ -47,7 +47,7 @@ class ValueType:
     """The type of a setting's value.
 
     choices: all that a `choice` may be. is_list: whether the setting has several such values. alternatives: words that
-    may stand in the place of the whole value, such as `auto`.
+    may stand instead of the whole value, such as `auto`.
     """
 
     kind: ValueKind
@@ -78,7 +78,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The setting's place in a file of settings, with dots between the parts."""
+        """The setting's path in a file of settings, with dots between the parts."""
         return ".".join(self.path)
 
 
