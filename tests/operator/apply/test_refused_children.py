@@ -15,9 +15,10 @@ from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.cache.objects import ObjectCache
 from embedserve_operator.errors import UnavailableError
 from embedserve_operator.kube.client import KubeClient
+from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.settings import KedaSettings
 from tests.operator.api_server import ApiServer, serving, status
-from tests.operator.builders import SETTINGS, Cluster, hub_spec, resource
+from tests.operator.builders import SETTINGS, UID, Cluster, hub_spec, resource
 from tests.operator.cache_builders import cached
 from tests.operator.cache_builders import serving as serving_from_cache
 
@@ -179,3 +180,48 @@ async def test_an_autoscaler_goes_before_keda_is_asked_to_take_over_and_the_othe
     assert await apply(replace(by_keda.applied(), settings=SETTINGS)) is None
     assert server.deleted == ["scaledobjects", "services"]
     assert server.written == ["HorizontalPodAutoscaler"]
+
+
+class UnlabelledServer(RefusingServer):
+    """Has the Deployment of a service, without the labels by which watches see it."""
+
+    def __init__(self, deployment: Manifest) -> None:
+        super().__init__()
+        self.deployment = deployment
+        self.patched_labels: list[Mapping[str, str]] = []
+
+    async def keep(self, request: web.Request) -> web.StreamResponse:
+        if not request.path.endswith(f"/deployments/{self.deployment['metadata']['name']}"):
+            return await super().keep(request)
+        if request.method == "PATCH" and request.content_type == "application/merge-patch+json":
+            body = json.loads(await request.read())
+            assert body["metadata"].keys() == {"uid", "labels"}, "nothing else changes"
+            self.patched_labels.append(body["metadata"]["labels"])
+            return web.json_response(self.deployment)
+        return web.json_response(self.deployment) if request.method == "GET" else await super().keep(request)
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason"),
+    [pytest.param(UID, None, id="its own"), pytest.param("somebody", "NameTaken", id="of somebody else")],
+)
+async def test_an_unlabelled_deployment_gets_its_labels_back_and_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, reason: str | None
+) -> None:
+    cluster = Cluster(resource(hub_spec())).applied().rolled_out().applied().published()
+    (deployment,) = (child for child in cluster.children if child["kind"] == "Deployment")
+    owners = [{**deployment["metadata"]["ownerReferences"][0], "uid": owner}]
+    unlabelled = {
+        **deployment,
+        "metadata": {**deployment["metadata"], "labels": {}, "ownerReferences": owners},
+    }
+    server = UnlabelledServer(unlabelled)
+    unseen = replace(cluster, children=tuple(c for c in cluster.children if c is not deployment))
+    async with serving(server, tmp_path, monkeypatch):
+        failure = await apply(unseen)
+    assert (failure.reason if failure is not None else None) == reason
+    assert len(server.patched_labels) == (0 if reason else 1)
+    for labels in server.patched_labels:
+        assert "embedserve.dev/service" in labels
+        assert labels.items() <= deployment["metadata"]["labels"].items()
+    assert "Deployment" not in server.written

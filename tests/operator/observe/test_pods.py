@@ -22,6 +22,13 @@ def failure_of(received: dict[str, Any]) -> Failure | None:
     return read_pod(Pod.parse(received)).failure
 
 
+def with_token(received: dict[str, Any]) -> dict[str, Any]:
+    """The pod with a variable of its fetch container from a Secret."""
+    token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    received["spec"]["initContainers"] = [{"name": "fetch", "env": [token]}]
+    return received
+
+
 def waiting(container: str, reason: str, message: str) -> dict[str, Any]:
     return {"name": container, "state": {"waiting": {"reason": reason, "message": message}}}
 
@@ -119,6 +126,30 @@ CASES = [
             is_transient=True,
         ),
         id="the secret lacks the key",
+    ),
+    *(
+        pytest.param(
+            with_token(with_status(initContainerStatuses=[waiting("fetch", reason, message)])),
+            Failure(
+                "ConfigInvalid",
+                "container fetch of pod docs-pod: a value from a Secret is binary, but has to be text: HF_TOKEN is key "
+                "token of Secret hub; correct the Secret",
+                is_transient=False,
+            ),
+            id=name,
+        )
+        for name, reason, message in (
+            (
+                "the secret is binary",
+                "CreateContainerError",
+                "grpc: error while marshaling: string field contains invalid UTF-8",
+            ),
+            (
+                "the secret has a zero byte",
+                "RunContainerError",
+                'runc create failed: invalid environment variable: contains nul byte (\\x00): "HF_TOKEN=value\\x00"',
+            ),
+        )
     ),
     pytest.param(
         unscheduled('0/1 nodes are available: persistentvolumeclaim "models" not found.'),

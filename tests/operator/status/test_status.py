@@ -75,6 +75,24 @@ def test_a_refused_child_of_a_new_service_is_why_it_is_not_ready() -> None:
     assert [c.reason for c in status.conditions] == ["NameTaken", "NameTaken"]
 
 
+def test_a_service_whose_name_leads_elsewhere_is_not_ready_although_its_pods_are() -> None:
+    serving = Cluster().applied().rolled_out().applied().published()
+    taken = ApplyFailure("NameTaken", "Service docs exists already")
+    assert serving.conditions()["Ready"].status == "True"
+    foreign = replace(
+        serving,
+        children=tuple(
+            child
+            for child in serving.children
+            if (child["kind"], child["metadata"]["name"]) != ("Service", "docs")
+        ),
+    )
+    ready = {condition.type: condition for condition in foreign.status(taken).conditions}["Ready"]
+    assert (ready.status, ready.reason) == ("False", "NameTaken")
+    still = {condition.type: condition for condition in serving.status(taken).conditions}["Ready"]
+    assert still.status == "True", "what could not be written is another child"
+
+
 def test_a_status_that_somebody_spoilt_is_replaced() -> None:
     cluster = Cluster()
     spoilt = {**cluster.resource, "status": {"conditions": "nonsense"}}

@@ -243,6 +243,10 @@ def test_a_commit_that_is_gone_is_named(
 ) -> None:
     with pytest.raises(RevisionNotFound, match="lab/model has no revision 'v9'"):
         fetch(changed(settings, revision="v9"))
+    with pytest.raises(
+        RevisionNotFound, match=r"has no commit (deadbeef){5}, for which revision 'main' stood before"
+    ):
+        fetch(changed(settings, commit="deadbeef" * 5))
 
 
 def test_damage_in_the_store_is_repaired_by_the_next_start_and_named_offline(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 
 from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
 from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
@@ -24,7 +24,7 @@ from embedserve_operator.kube.client import FIELD_MANAGER, HISTORY_MANAGER, SCAL
 from embedserve_operator.kube.kinds import JOB, POD, SCALER_KINDS
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
-from embedserve_operator.kube.views.objects import Object
+from embedserve_operator.kube.views.objects import Metadata, Object
 from embedserve_operator.kube.views.workloads import Workload
 from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
 from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasOwnershipTransfer
@@ -235,9 +235,10 @@ class ChildApplier:
         if not exists:
             # The caches hold only labelled objects; an unlabelled one of that name would be taken over unasked.
             existing = await self._kube.get(key.namespace, ref)
-            owner = Object.parse(existing).metadata.controller_uid
-            if existing is not None and owner != observed.resource.uid:
-                return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
+            if existing is not None:
+                return await self._claim_unlabelled(
+                    manifest, Object.parse(existing).metadata, observed.resource
+                )
         log.info("%s: apply %s: %s", key, ref, reason)
         failure = None if exists else await self._check_image_volumes(manifest)
         if failure is not None:
@@ -248,6 +249,23 @@ class ChildApplier:
         if transfer is not None and not exists and failure is None:
             await self._transfer_replicas_ownership(observed, transfer)
         return failure
+
+    async def _claim_unlabelled(
+        self, manifest: Manifest, existing: Metadata, resource: Resource
+    ) -> ApplyFailure | None:
+        """Put the labels back on a child from which somebody took them; refuse an object of somebody else.
+
+        This pass planned as if the child did not exist, so its manifest may restart pods for nothing. With the labels
+        the watch sees the child again, which is followed by a pass that knows it.
+        """
+        ref, owner = read_ref(manifest), existing.controller_uid
+        if owner != resource.uid:
+            return ApplyFailure("NameTaken", _describe_owner(ref, owner, resource))
+        log.info("%s: %s has lost its labels; putting them back", resource.key, ref)
+        labels: Mapping[str, str] = manifest["metadata"]["labels"]
+        answer = await self._kube.add_labels(resource.key.namespace, ref, existing.uid, labels)
+        self._objects.put(ref.kind, answer)
+        return None
 
     async def _transfer_replicas_ownership(
         self, observed: ObservedState, transfer: ReplicasOwnershipTransfer

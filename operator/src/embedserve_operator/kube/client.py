@@ -22,7 +22,7 @@ from embedserve_operator.errors import ConflictError, NotFoundError, Unavailable
 from embedserve_operator.kube.kinds import API_KINDS, CLAIM, POD, RESOURCE, ApiKind
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef, ObjectKey
-from embedserve_operator.kube.requests import APPLY, ApiRequest, parse_response
+from embedserve_operator.kube.requests import APPLY, MERGE, ApiRequest, parse_response
 from embedserve_operator.kube.views.base import Part, Text, View
 from embedserve_operator.kube.views.cluster import Discovery, Lease, ServerVersion
 from embedserve_operator.kube.views.objects import Event, Object, ObjectList
@@ -99,6 +99,23 @@ class KubeClient:
                 query={"fieldManager": manager, "force": _format_bool(force), "fieldValidation": "Strict"},
                 body=manifest,
                 content_type=APPLY,
+            )
+        )
+
+    async def add_labels(
+        self, namespace: str, ref: ChildRef, uid: str, labels: Mapping[str, str]
+    ) -> Received:
+        """Put labels on an object, and leave everything else as it is.
+
+        NotFoundError is raised when it is gone, ConflictError when another one has its name.
+        """
+        return await self._send(
+            ApiRequest(
+                "PATCH",
+                API_KINDS[ref.kind].path(namespace, ref.name),
+                query={"fieldManager": FIELD_MANAGER},
+                body={"metadata": {"uid": uid, "labels": dict(labels)}},
+                content_type=MERGE,
             )
         )
 

@@ -22,6 +22,7 @@ from embedserve_operator.kube.objects import Received
 from embedserve_operator.kube.views.cluster import ErrorStatus
 
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 _REFUSALS = frozenset(
     {
         HTTPStatus.BAD_REQUEST,

@@ -35,13 +35,17 @@ def is_commit(revision: str) -> bool:
 
 
 def build_pin(resource: Resource, revision: str, commit: str) -> Manifest:
-    """Return the pin of a revision."""
+    """Return the pin of a revision.
+
+    It is immutable: with another commit in it, the next pod would serve another model than the pods beside it.
+    """
     return add_fingerprint(
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": build_metadata(resource, build_pin_name(resource, revision), revision),
             "data": {KEY: commit},
+            "immutable": True,
         }
     )
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from embedserve_operator.api.quantities import MIB
 from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.objects import Metadata, find_condition
-from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec
+from embedserve_operator.kube.views.pods import ContainerStatus, Pod, PodSpec, SecretVariable
 from embedserve_operator.manifests.containers import CONFIG_VOLUME, FETCH, KEYS_VOLUME, RUNTIME
 from embedserve_operator.manifests.metadata import FETCHED, REVISION_LABEL, SPACE_LABEL, TEMPLATE_HASH
 from embedserve_operator.manifests.runtime_config import KEYS_FILE, KEYS_PATH
@@ -40,6 +40,8 @@ _IMAGE_REASONS = {
 """The kubelet's reasons for image problems, each with whether waiting can solve it."""
 _MISSING_SECRET = re.compile(r'^secret "[^"]+" not found')
 _MISSING_KEY = re.compile(r"^couldn't find key \S+ in Secret")
+_NO_TEXT = re.compile(r"invalid UTF-8|nul+ byte|contains nul", re.IGNORECASE)
+"""A pattern of what kubelets and container runtimes say about a variable whose value is binary."""
 _VOLUME_REASONS = (
     (re.compile(r'persistentvolumeclaim "[^"]+" not found'), "VolumeClaimMissing"),
     (re.compile(r'persistentvolumeclaim "[^"]+" is being deleted'), "VolumeClaimTerminating"),
@@ -155,11 +157,32 @@ def _find_creation_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
         return _build_failure(
             _NO_IMAGES, f"{subject}: {advice}; the kubelet says: {message}", is_transient=True
         )
+    secrets = _list_secret_variables(pod, status.name)
+    if reason in _CREATION_REASONS and secrets and _NO_TEXT.search(message):
+        return _build_failure(
+            "ConfigInvalid",
+            # The message itself is left out: it may quote the value.
+            f"{subject}: a value from a Secret is binary, but has to be text: {'; '.join(secrets)}; correct the Secret",
+            is_transient=False,
+        )
     if reason in _CREATION_REASONS:
         return _build_failure(
             _find_creation_reason(message) or reason, f"{subject}: {message}", is_transient=True
         )
     return None
+
+
+def _list_secret_variables(pod: Pod, name: str) -> list[str]:
+    """Return which key of which Secret each variable of a container comes from, as far as one does."""
+    container = pod.spec.find_container(name)
+    return [
+        _describe_secret_variable(variable) for variable in (container.env if container is not None else ())
+    ]
+
+
+def _describe_secret_variable(variable: SecretVariable) -> str:
+    ref = variable.value_from.secret_key_ref
+    return f"{variable.name} is key {ref.key} of Secret {ref.name}"
 
 
 def _describe_container(pod: Pod, status: ContainerStatus) -> str:
@@ -226,10 +249,9 @@ def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:
         for file in volume.secret.items
     ]
     sources += [
-        f"{variable.name} is key {ref.key} of Secret {ref.name}"
+        _describe_secret_variable(variable)
         for variable in (container.env if container is not None else ())
         if re.search(rf"\b{re.escape(variable.name)}\b", message)
-        for ref in (variable.value_from.secret_key_ref,)
     ]
     return f" ({'; '.join(sources)})" if sources else ""
 

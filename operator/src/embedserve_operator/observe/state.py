@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from embedserve_operator.kube.kinds import CLAIM, SCALED_OBJECT
+from embedserve_operator.kube.kinds import SCALED_OBJECT
 from embedserve_operator.kube.objects import Received
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.children import parse_child
@@ -146,19 +146,15 @@ def _add_progress(fetching_pod: FetchingPod | None, replies: Mapping[str, PodRep
 
 
 def _is_own(child: Object, resource: Resource) -> bool:
-    """Return whether a child belongs to the resource.
+    """Return whether a child belongs to the resource: by its owner, or, where no controller owns it, by its labels.
 
-    A claim that outlives its resource has no owner and is found by its labels.
+    A claim that outlives its resource has no owner. `kubectl delete --cascade=orphan` takes the owner from all
+    children, and a backup may bring them back without one; they are adopted, as a Deployment adopts its ReplicaSets.
     """
     owner, labels = child.metadata.controller_uid, child.metadata.labels
-    if owner == resource.uid:
-        return True
-    labels_of_claim = {name: labels.get(name) for name in (MANAGED_BY, SERVICE_LABEL)}
-    return (
-        child.kind == CLAIM
-        and not owner
-        and labels_of_claim == {MANAGED_BY: MANAGER, SERVICE_LABEL: resource.key.name}
-    )
+    if owner:
+        return owner == resource.uid
+    return (labels.get(MANAGED_BY), labels.get(SERVICE_LABEL)) == (MANAGER, resource.key.name)
 
 
 def _read_autoscalers(children: Iterable[Child], makers: Collection[str]) -> tuple[AutoscalerState, ...]:

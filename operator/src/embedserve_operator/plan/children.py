@@ -15,7 +15,7 @@ from embedserve_operator.manifests.service_monitor import build_service_monitor
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.model_volume import is_retained_claim
 from embedserve_operator.plan.operator_keys import build_mounted_config_maps
-from embedserve_operator.plan.pins import find_pins_in_use, plan_pin
+from embedserve_operator.plan.pins import plan_pins
 from embedserve_operator.plan.rollout import Rollout
 from embedserve_operator.plan.scaling import build_scalers
 from embedserve_operator.plan.upgrade import annotate_deployment
@@ -36,7 +36,7 @@ def build_children(decision: Decision) -> tuple[Manifest, ...]:
     manifests = (
         *decision.preparation.children,
         None if decision.keeps_deployment else decision.manifests.config_map,
-        plan_pin(inputs, rollout.desired),
+        *plan_pins(inputs, rollout.desired),
         build_network_policy(resource, spec, settings, fetches=fetches, by_job=by_job),
         *_build_deployments(decision),
         *_build_services(decision),
@@ -127,11 +127,7 @@ def find_unwanted_children(decision: Decision, children: tuple[Manifest, ...]) -
 
 def _find_needed_children(decision: Decision) -> frozenset[ChildRef]:
     """Return the children that pods still need although no manifest of the plan is about them."""
-    return (
-        _find_needed_workloads(decision)
-        | _find_needed_config_maps(decision)
-        | find_pins_in_use(decision.inputs.observed)
-    )
+    return _find_needed_workloads(decision) | _find_needed_config_maps(decision)
 
 
 def _find_needed_workloads(decision: Decision) -> frozenset[ChildRef]:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import ConfigMap
@@ -14,32 +16,43 @@ from embedserve_operator.plan.vector_spaces import find_model_report
 from embedserve_operator.state.observed import ObservedState
 
 
-def plan_pin(inputs: PlanInput, revision: str) -> Manifest | None:
-    """Return the pin of the desired revision; None before a fetch, and where the source names a commit itself."""
+def plan_pins(inputs: PlanInput, desired: str) -> Iterator[Manifest]:
+    """Yield the pin of the desired revision, and those of the other Deployments, whose pods may have to fetch again.
+
+    There is none before a fetch, and where the source names a commit itself.
+    """
     observed = inputs.observed
-    if not is_movable(inputs.spec):
-        return None
+    others = {deployment.revision for deployment in observed.deployments} - {desired}
+    pinned = [revision for revision in sorted(others) if _find_pin(observed, revision) is not None]
+    for revision in (*((desired,) if is_movable(inputs.spec) else ()), *pinned):
+        commit = _find_commit(inputs, revision)
+        if is_commit(commit):
+            yield build_pin(observed.resource, revision, commit)
+
+
+def _find_commit(inputs: PlanInput, revision: str) -> str:
+    """Return the commit of a revision: that of its pin, of the published status, or of what a pod reported.
+
+    A pin that can be edited (earlier versions of the operator made them so) is believed last.
+    """
+    pin = _find_pin(inputs.observed, revision)
+    pinned = pin.data.get(KEY, "") if pin is not None else ""
+    if pin is not None and pin.immutable:
+        return pinned
     report = find_model_report(inputs, revision)
-    commit = _find_known_commit(observed, revision) or (report.revision or "" if report is not None else "")
-    return build_pin(observed.resource, revision, commit) if is_commit(commit) else None
+    reported = report.revision or "" if report is not None else ""
+    return _find_published_commit(inputs.observed, revision) or reported or pinned
 
 
-def _find_known_commit(observed: ObservedState, revision: str) -> str:
-    """Return the commit of the existing pin, or that of the status if somebody has deleted the pin."""
+def _find_pin(observed: ObservedState, revision: str) -> ConfigMap | None:
     pin = observed.find_child(ChildRef("ConfigMap", build_pin_name(observed.resource, revision)))
-    if pin is not None and isinstance(pin.view, ConfigMap):
-        return pin.view.data.get(KEY, "")
-    selection = ",".join(
-        f"{key}={value}" for key, value in build_selector(observed.resource, revision).items()
-    )
+    return pin.view if pin is not None and isinstance(pin.view, ConfigMap) else None
+
+
+def _find_published_commit(observed: ObservedState, revision: str) -> str:
+    """Return the commit that the status names for the revision that serves; empty where it is about another one."""
     published = observed.resource.status
-    is_published = published.selector == selection and published.model is not None
-    return (published.model.revision or "") if is_published and published.model is not None else ""
-
-
-def find_pins_in_use(observed: ObservedState) -> frozenset[ChildRef]:
-    """Return the pins of the existing Deployments, whose pods may have to fetch again."""
-    return frozenset(
-        ChildRef("ConfigMap", build_pin_name(observed.resource, deployment.revision))
-        for deployment in observed.deployments
-    )
+    selector = build_selector(observed.resource, revision)
+    if published.model is None or published.selector != ",".join(f"{k}={v}" for k, v in selector.items()):
+        return ""
+    return published.model.revision or ""

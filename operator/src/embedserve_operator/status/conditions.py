@@ -60,6 +60,8 @@ class ConditionInputs:
     """The URL at which the new vector space can be reached while it is held; empty otherwise."""
     apply_failure: ApplyFailure | None = None
     """The failure of what this pass could not write."""
+    has_service: bool = True
+    """Indicates that the Service of the resource's name existed before this pass: without it, nothing leads to pods."""
 
 
 def build_conditions(inputs: ConditionInputs) -> tuple[ConditionValue, ...]:
@@ -117,6 +119,8 @@ def _build_ready(inputs: ConditionInputs) -> ConditionValue:
         return ConditionValue("Ready", "True", SCALED_TO_ZERO, f"{cause}: no pod runs")
     replicas = inputs.serving_replicas
     available = serving.available if serving is not None else 0
+    if inputs.apply_failure is not None and not inputs.has_service:
+        return ConditionValue("Ready", "False", inputs.apply_failure.reason, inputs.apply_failure.message)
     if available >= replicas:
         return ConditionValue("Ready", "True", *_describe_serving(inputs, available))
     failure = inputs.apply_failure or (None if inputs.rollout.is_waiting else inputs.failure)

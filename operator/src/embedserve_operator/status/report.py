@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from embedserve_operator.api.status import EmbeddingServiceStatus, Endpoint, HardwareStatus, ModelStatus
 from embedserve_operator.apply.results import ApplyFailure
+from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests import service
 from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.plan.decision import Decision
@@ -167,6 +168,7 @@ def _collect_condition_inputs(decision: Decision, failure: ApplyFailure | None) 
         claim_failure=preparation.claim_failure,
         held_url=service.format_url(observed.resource, rollout.desired_space) if is_held else "",
         apply_failure=failure,
+        has_service=observed.find_child(ChildRef("Service", observed.resource.key.name)) is not None,
     )
 
 

@@ -143,6 +143,15 @@ def _read_license(info: ModelInfo) -> str | None:
     return next((tag.removeprefix(LICENSE_TAG) for tag in tags), None)
 
 
+def _describe_revision(settings: ModelSettings) -> str:
+    if settings.commit is None:
+        return f"revision {settings.revision!r}"
+    return (
+        f"commit {settings.commit}, for which revision {settings.revision!r} stood before; with another value of "
+        "model.refresh it is looked up again"
+    )
+
+
 @contextmanager
 def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     """The one table from the client library's errors to ours; most specific first."""
@@ -152,7 +161,7 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
     except GatedRepoError as error:
         raise build_gated_error(settings) from error
     except RevisionNotFoundError as error:
-        raise RevisionNotFound(f"repository {name} has no revision {settings.revision!r}") from error
+        raise RevisionNotFound(f"repository {name} has no {_describe_revision(settings)}") from error
     except RepositoryNotFoundError as error:
         hint = "" if settings.token else ", or it is private and no token is given"
         raise ModelNotFound(f"repository {name} does not exist on {host}{hint}") from error

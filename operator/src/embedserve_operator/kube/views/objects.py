@@ -84,6 +84,7 @@ class ConfigMap(Object):
     """Holds what is read of a ConfigMap."""
 
     data: TextMap
+    immutable: Flag
 
 
 class Secret(Object):
