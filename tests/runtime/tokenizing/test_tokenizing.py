@@ -119,19 +119,20 @@ def test_the_prompt_survives_a_cut_on_the_left(length: str) -> None:
 
 
 @pytest.mark.parametrize("rules", [CUT, CUT_LEFT], ids=["right", "left"])
-def test_a_prompt_that_leaves_no_token_of_a_text_is_refused_at_the_limit_of_a_request(
-    rules: TruncationRules,
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        pytest.param(build_tiny_tokenizer(max_length=16).with_request_limit(4), id="the request's limit"),
+        pytest.param(build_tiny_tokenizer(max_length=4), id="the model's limit"),
+    ],
+)
+def test_a_prompt_that_leaves_no_token_of_a_text_is_refused(
+    tokenizer: TextTokenizer, rules: TruncationRules
 ) -> None:
-    tokenizer = build_tiny_tokenizer(max_length=16).with_request_limit(4)
     with pytest.raises(InputTooLong, match="input 0: the prompt leaves no room for a text in 4 tokens"):
         tokenizer.encode(["hello"], "query query ", rules)
     (ids,) = tokenizer.encode(["hello world"], "query ", rules)
     assert "hello" in [VOCABULARY[i] for i in ids] or "world" in [VOCABULARY[i] for i in ids]
-
-
-def test_a_prompt_longer_than_the_model_takes_is_itself_cut() -> None:
-    (ids,) = build_tiny_tokenizer(max_length=4).encode(["hello"], "query query query ", CUT_LEFT)
-    assert [VOCABULARY[i] for i in ids] == ["[CLS]", "query", "query", "[SEP]"]
 
 
 def test_a_word_too_long_to_be_cut_is_refused_with_the_length_that_is_taken() -> None:

@@ -13,16 +13,14 @@ from embedserve_runtime.tokenizing.truncation import TruncationRules, build_no_r
 class LengthLimit:
     """The number of tokens that a sequence may have.
 
-    room: those besides the special tokens. keeps_text: whether a prompt that leaves no token of a text is refused; else
-    the prompt is cut, as sentence-transformers does.
+    room: those besides the special tokens.
     """
 
-    def __init__(self, backend: TokenizerBackend, max_length: int, *, keeps_text: bool = False) -> None:
+    def __init__(self, backend: TokenizerBackend, max_length: int) -> None:
         """Raises ConfigError where the length leaves no room for a text."""
         self._backend = backend
         self._head, self._tail = backend.head, backend.tail
         self.max_length = max_length
-        self.keeps_text = keeps_text
         self.room = max_length - len(self._head) - len(self._tail)
         if self.room < 1:
             raise build_no_room_error(max_length, "beside the model's special tokens")
@@ -47,12 +45,13 @@ class LengthLimit:
         return [TokenSegment(encoding, 0, head), *prompt, TokenSegment(encoding, start, count, part.shift)]
 
     def _encode_prompt(self, index: int, text: str, prompt_length: int) -> TokenSegment:
-        """Encode the prompt before a text. Raises InputTooLong where a token of the text has to be left and none is."""
+        """Encode the prompt before a text. Raises InputTooLong where it leaves no room for a token of the text, as all
+        texts would have the same vector."""
         prompt = self._backend.encode_prefix(text, prompt_length, self.room)
-        if self.keeps_text and len(prompt) >= self.room:
+        if len(prompt) >= self.room:
             raise InputTooLong(
                 f"input {index}: the prompt leaves no room for a text in {self.max_length} tokens, special ones "
-                "included; shorten the prompt, or take more tokens"
+                "included; shorten the prompt, or allow more tokens"
             )
         return prompt
 

@@ -127,12 +127,12 @@ class TextTokenizer:
             built._check_vocabulary(filling, card.task, card.tokenizer.max_token_id)
         return built
 
-    def with_max_length(self, max_length: int, *, keeps_text: bool = False) -> TextTokenizer:
+    def with_max_length(self, max_length: int) -> TextTokenizer:
         """Return a tokenizer of single texts with another limit, over the same library object. Raises ConfigError."""
         tokenizer = copy.copy(self)
         tokenizer.queries = tokenizer
         tokenizer._prompt_tokens = lru_cache(MAX_CACHED_PROMPTS)(tokenizer._count_prompt_tokens)
-        tokenizer._limit = LengthLimit(self._backend, max_length, keeps_text=keeps_text)
+        tokenizer._limit = LengthLimit(self._backend, max_length)
         tokenizer.max_length = max_length
         return tokenizer
 
@@ -146,7 +146,7 @@ class TextTokenizer:
             raise InvalidInput(
                 f"{max_tokens} tokens leave no room beside the model's {special_tokens} special tokens; ask for more"
             )
-        return self.with_max_length(max_tokens, keeps_text=True)
+        return self.with_max_length(max_tokens)
 
     def _check_vocabulary(self, filling: Sequence[int], task: Task, max_token_id: int) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids
