@@ -83,11 +83,11 @@ def build_dense(kind: Kind, folder: Path) -> Built:
     )
 
 
-def save_dense(encoder: str, behind: str, folder: Path) -> tuple[Path, Path]:
+def save_dense(encoder: str, behind: str, folder: Path, *, max_length: int = 40) -> tuple[Path, Path]:
     """Write a model as its loader reads it, and as the repository has it. The arguments are those of a `Kind`."""
     twin = folder / "of_the_loader"
     save_encoder(ENCODERS[encoder], twin)
-    write_modules(twin, behind)
+    write_modules(twin, behind, max_length=max_length)
     return twin, publish(ENCODERS[encoder], twin, folder / "published")
 
 

@@ -11,13 +11,15 @@ import pytest
 
 from embedserve_runtime.runners.base import Runner
 from tests.census.dense_folders import save_dense
+from tests.census.tokenizers import MAX_TOKENS
 from tests.runtime.api.test_input_types import ROUTES, Route, vectors
 from tests.runtime.api.test_served_models import model_in
 from tests.support.in_process_server import serve_in_process
 
 
 def save_published(folder: Path) -> Path:
-    return save_dense("xlm-roberta-flash-adapters", "mean normalize", folder)[1]
+    """The published folder of a model that takes so many tokens that its prompts leave room for a text."""
+    return save_dense("xlm-roberta-flash-adapters", "mean normalize", folder, max_length=MAX_TOKENS)[1]
 
 
 @pytest.fixture(scope="module")
