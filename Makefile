@@ -122,7 +122,8 @@ census-online: setup ## the census with the real repositories, where a hub can b
 .PHONY: soak
 soak: setup ## what takes too long for `make test`: 10,000 requests at their worst; each field of the census changed; model changes in any order; services that follow real load
 	EMBEDSERVE_STRESS_REQUESTS=10000 $(BIN)/pytest tests/runtime/server/test_stress.py
-	EMBEDSERVE_MEMORY_ROUNDS=20 $(BIN)/pytest tests/runtime/process/test_memory_limit.py -o timeout=7200
+	EMBEDSERVE_MEMORY_SECONDS=300 $(BIN)/pytest tests/runtime/process/test_memory_limit.py -o timeout=7200
+	$(BIN)/python -m benchmarks.memory_soak --seconds 7200
 	EMBEDSERVE_CHANGES_PER_FILE=100000 $(BIN)/pytest tests/census/test_identity.py -o timeout=7200
 	EMBEDSERVE_ROLLOUT_EXAMPLES=5000 $(BIN)/pytest tests/operator/plan/test_rollout_machine.py -o timeout=7200  # ten minutes
 	$(BIN)/python -m e2e.cluster images

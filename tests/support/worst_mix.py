@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,23 +37,35 @@ def build_worst_mix(max_length: int, queue_inputs: int, max_body_bytes: int) -> 
     ]
 
 
-def send_worst_mix(address: str, bodies: list[bytes], rounds: int) -> Counter[int]:
-    """Send all bodies, several at once, so many times; return how often each status came. Raises where the server
-    closes a connection."""
-
-    def list_bodies() -> Iterator[bytes]:
-        for number in range(rounds):
-            # Another order each time puts other batches side by side.
-            turn = number % len(bodies)
-            yield from bodies[turn:] + bodies[:turn]
-
+def send_worst_mix(address: str, bodies: list[bytes], seconds: float = 0.0) -> Counter[int]:
+    """Send all bodies, several at once, and go on with that until so many seconds have passed; return how often each
+    status came. Raises where the server closes a connection."""
+    lock, left = threading.Lock(), _repeat_bodies(bodies, time.monotonic() + seconds)
     with (
         httpx.Client(base_url=address, timeout=SECONDS) as client,
         ThreadPoolExecutor(CLIENTS) as clients,
     ):
 
-        def send(body: bytes) -> int:
-            headers = {"content-type": "application/json"}
-            return client.post("/embed", content=body, headers=headers).status_code
+        def send_what_is_left() -> Counter[int]:
+            statuses = Counter[int]()
+            while True:
+                with lock:
+                    body = next(left, None)
+                if body is None:
+                    return statuses
+                answer = client.post("/embed", content=body, headers={"content-type": "application/json"})
+                statuses[answer.status_code] += 1
 
-        return Counter(clients.map(send, list_bodies()))
+        sent = [clients.submit(send_what_is_left) for _ in range(CLIENTS)]
+        return sum((one.result() for one in sent), Counter[int]())
+
+
+def _repeat_bodies(bodies: list[bytes], deadline: float) -> Iterator[bytes]:
+    """Yield all bodies at least once; another order each time puts other batches side by side."""
+    yield from bodies
+    for number in itertools.count(1):
+        turn = number % len(bodies)
+        for body in bodies[turn:] + bodies[:turn]:
+            if time.monotonic() >= deadline:
+                return
+            yield body
