@@ -117,6 +117,27 @@ async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch()
     assert [batch.lengths.tolist() for batch in gate.batches] == [[1], [2] * 5]
 
 
+async def test_another_budget_holds_for_the_batches_that_are_formed_from_then_on() -> None:
+    seen = Seen()
+    async with dispatcher(build_mean_run(), observer=seen) as built:
+        built.change_batch_tokens(5)
+        await built.submit(dense_of([ids(1, 2)] * 6), deadline())
+    assert built.limits.batch_tokens == 5
+    assert [tokens for _, tokens, _ in seen.batches] == [4, 4, 4]
+
+
+async def test_it_is_idle_while_no_request_waits_or_runs() -> None:
+    gate = GatedRun()
+    async with dispatcher(gate) as built:
+        assert (built.is_idle, built.num_admitted) == (True, 0)
+        waiting = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
+        await entered(gate)
+        assert (built.is_idle, built.num_admitted) == (False, 1)
+        gate.release()
+        await waiting
+        assert (built.is_idle, built.num_admitted) == (True, 1)
+
+
 async def test_a_cancelled_request_leaves_the_queue_and_never_runs() -> None:
     gate = GatedRun()
     async with dispatcher(gate) as built:

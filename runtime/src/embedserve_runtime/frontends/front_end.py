@@ -33,11 +33,15 @@ class FrontEndSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The phase of the server, and the vector space that the service has switched to; the same as in `Readiness`."""
+    """The phase of the server, and the vector space that the service has switched to; the same as in `Readiness`.
+
+    max_batch_tokens: the token budget of a batch, once there is one; it may change while the server is ready.
+    """
 
     phase: Phase
     message: str
     current_space: str | None = None
+    max_batch_tokens: int | None = None
 
 
 class FrontEnd(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -42,6 +43,10 @@ class RemoteDispatcher:
     @property
     def limits(self) -> Limits:
         return self._limits
+
+    def change_batch_tokens(self, batch_tokens: int) -> None:
+        """Tell this token budget of the engine's process from now on."""
+        self._limits = replace(self._limits, batch_tokens=batch_tokens)
 
     def check_room(self, inputs: int, client: Client | None = None) -> None:
         del client  # shares and rates are known in the engine's process alone

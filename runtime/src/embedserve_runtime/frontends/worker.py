@@ -157,7 +157,9 @@ class Worker:
             os._exit(1)
 
     def _update_readiness(self) -> None:
-        """Take over the server's phase, except for ready, which needs a service."""
+        """Take over the server's phase, except for ready, which needs a service, and its token budget."""
+        if self._dispatcher and self._status.max_batch_tokens is not None:
+            self._dispatcher.change_batch_tokens(self._status.max_batch_tokens)
         self._readiness.current_space = self._status.current_space
         if self._dispatcher or self._status.phase in {Phase.LOADING, Phase.WARMING_UP}:
             self._readiness.move(self._status.phase, self._status.message)

@@ -1,7 +1,7 @@
 """Runs a server from its open ports to its last answer.
 
-    ports are bound -> serve probes -> load, warm up, calibrate (a thread) -> ready -> SIGTERM -> drain -> finish
-    -> exit
+    ports are bound -> serve probes -> load, warm up (a thread) -> ready -> huge pages, calibrate (a thread)
+    -> SIGTERM -> drain -> finish -> exit
 
 The ports are open from the beginning, so that probes can report the phase; requests get 503 until the model is ready.
 After SIGTERM or SIGHUP the process reports that it is not ready, but keeps serving until load balancers have moved
@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NoReturn
 
 from embedserve_runtime.api.app import create_management_app
@@ -25,7 +25,7 @@ from embedserve_runtime.api.context import ServerContext
 from embedserve_runtime.api.operator_calls import OperatorCalls
 from embedserve_runtime.config import RuntimeConfig
 from embedserve_runtime.cpu.huge_pages import use_huge_pages
-from embedserve_runtime.errors import EngineBroken, NotReady
+from embedserve_runtime.errors import EmbedserveError, EngineBroken, NotReady
 from embedserve_runtime.forward.outputs import OutputKind
 from embedserve_runtime.frontends.auto_sized import AutoSizedFrontEnd
 from embedserve_runtime.frontends.context import ConnectionMetrics, build_request_series, build_server_context
@@ -33,6 +33,7 @@ from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, S
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
+from embedserve_runtime.process.budget import log_budget, measure_when_idle
 from embedserve_runtime.process.exit_codes import EXIT_CODES_BEFORE_READINESS
 from embedserve_runtime.process.loader import ModelLoader
 from embedserve_runtime.process.startup import ServableModel
@@ -76,6 +77,7 @@ class ServerProcess:
         self._drain_ended = asyncio.Event()
         self._exit_code = 0
         self._broken: str | None = None
+        self._dispatcher: Dispatcher | None = None
         self._auto_sized_front_end: AutoSizedFrontEnd | None = None
         server = config.server
         self._settings = FrontEndSettings(
@@ -168,8 +170,7 @@ class ServerProcess:
                 "max_batch_tokens": dispatcher.limits.batch_tokens,
             },
         )
-        # Beside the first requests, which are slower for as long as it takes: a second for some GB.
-        async with _use_huge_pages_meanwhile() if self._runs_on_cpu else contextlib.nullcontext():
+        async with self._tune_meanwhile(dispatcher):
             await self._stop.wait()
         if self._broken is not None:
             await self._stop_broken(dispatcher, self._broken)
@@ -197,7 +198,7 @@ class ServerProcess:
         if fit.limit is not None:
             # Front ends in other processes keep within their share of the setting.
             self._context.memory.lower_bound(fit.load.pending_bytes)
-        dispatcher = Dispatcher(
+        self._dispatcher = dispatcher = Dispatcher(
             concurrent_runners,
             limits,
             clock=time.perf_counter,
@@ -213,12 +214,44 @@ class ServerProcess:
         ).batch_failed
         self._vector_space = card.vector_space
         self._runs_on_cpu = engines[0].device == "cpu"
+        self._budget_measurement = loaded.measurement
         self._metrics.model_loaded(card, loaded.max_batch_tokens, dispatcher, runners)
         self._metrics.memory_planned(fit.limit, fit.planned)
         model = LoadedModel(card, limits, engines, fit)
         await self._front_end.open(model, loaded.tokenizer, dispatcher)
         self._open_service(model, loaded.tokenizer, dispatcher)
         return dispatcher
+
+    @contextlib.asynccontextmanager
+    async def _tune_meanwhile(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
+        """Do what makes the server faster and is no condition of its first answer, for as long as the context lasts at
+        most."""
+        ended = threading.Event()
+        tuning = asyncio.create_task(self._tune(dispatcher, ended.is_set))
+        try:
+            yield
+        finally:
+            ended.set()
+            tuning.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await tuning
+
+    async def _tune(self, dispatcher: Dispatcher, is_stopping: Callable[[], bool]) -> None:
+        if self._runs_on_cpu:
+            # Beside the first requests, which are slower for as long as it takes: a second for some GB.
+            await asyncio.to_thread(use_huge_pages, is_stopping)
+        if self._budget_measurement is None:
+            return
+        try:
+            calibration = await measure_when_idle(self._budget_measurement, dispatcher, is_stopping)
+        except EmbedserveError as error:
+            log.warning("the token budget could not be measured: %s", error.message)
+            return
+        if calibration is not None:
+            log_budget(calibration)
+            dispatcher.change_batch_tokens(calibration.budget)
+            self._metrics.change_budget(calibration.budget)
+            self._publish_status()
 
     def _create_engine_monitor(
         self, dispatcher: Dispatcher, loaded: ServableModel, outputs: OutputKind
@@ -284,7 +317,10 @@ class ServerProcess:
 
     def _publish_status(self) -> None:
         readiness = self._readiness
-        self._front_end.set_status(ServerStatus(readiness.phase, readiness.message, readiness.current_space))
+        budget = None if self._dispatcher is None else self._dispatcher.limits.batch_tokens
+        self._front_end.set_status(
+            ServerStatus(readiness.phase, readiness.message, readiness.current_space, budget)
+        )
 
     async def _render_metrics(self) -> bytes:
         return self._metrics.page()
@@ -296,15 +332,3 @@ class ServerProcess:
         if not self._stop.is_set() and not self._readiness.is_ready:
             self._exit_code = EXIT_CODES_BEFORE_READINESS[number]
         self._stop.set()
-
-
-@contextlib.asynccontextmanager
-async def _use_huge_pages_meanwhile() -> AsyncIterator[None]:
-    """Move the memory of the process to huge pages on another thread, for as long as the context lasts at most."""
-    ended = threading.Event()
-    moving = asyncio.create_task(asyncio.to_thread(use_huge_pages, ended.is_set))
-    try:
-        yield
-    finally:
-        ended.set()
-        await moving

@@ -18,13 +18,13 @@ from embedserve_runtime.forward.outputs import ModelOutput
 from embedserve_runtime.loading.runners import load_runners, open_served_model
 from embedserve_runtime.memory.fitting import MemoryFit
 from embedserve_runtime.parity.corpus import read_parity_texts
+from embedserve_runtime.process.budget import BudgetMeasurement, log_budget
 from embedserve_runtime.process.fitting import fit_to_container
 from embedserve_runtime.progress import track_work
 from embedserve_runtime.runners.base import Runner
 from embedserve_runtime.scheduling.calibration import (
     Calibration,
     SampleTexts,
-    calibrate,
     limit_warm_up,
     measure_rate,
     warm_up,
@@ -33,22 +33,25 @@ from embedserve_runtime.tokenizing import TextTokenizer, TruncationRules
 
 log = logging.getLogger(__name__)
 
-# Enough for three budgets of a small model on two cores, and for all of them on a GPU.
-CALIBRATION_SECONDS = 0.5
+# Where no request should wait for more than a first figure, since the budget is measured again while the model serves.
+FIRST_CALIBRATION_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ServableModel:
     """A model that is ready to serve.
 
-    runners: one for each device. split: None where cores are not split, since the engine does not run on a CPU or its
-    threads are set. http_workers: as set, or as measured. fit: what it may serve at the same time.
+    runners: one for each device. calibration: of one runner; None where the token budget is a setting. measurement:
+    measures the budget while the model serves; None where nothing is left to measure. split: None where cores are not
+    split, since the engine does not run on a CPU or its threads are set. http_workers: as set, or as measured. fit:
+    what it may serve at the same time.
     """
 
     runners: Sequence[Runner]
     tokenizer: TextTokenizer
     max_batch_tokens: int
     calibration: Calibration | None
+    measurement: BudgetMeasurement | None
     split: CpuSplit | None
     http_workers: int
     fit: MemoryFit
@@ -71,7 +74,7 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
         },
     )
     on_loaded()
-    calibration = _warm_up_and_calibrate(config, runners, tokenizer, fit)
+    calibration, measurement = _warm_up_and_calibrate(config, runners, tokenizer, fit)
     allocation = _allocate_cores(config, runners, tokenizer, calibration)
     split = allocation.split
     if split is not None and split.engine != runners[0].engine.threads:
@@ -79,12 +82,12 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
         # Released before the same model is loaded again.
         runners = []
         runners = load_runners(config.model_copy(update={"engine": engine}), opened)
-        calibration = _warm_up_and_calibrate(config, runners, tokenizer, fit)
+        calibration, measurement = _warm_up_and_calibrate(config, runners, tokenizer, fit)
     budget = fit.load.batch_tokens
     if calibration is not None:
         budget = calibration.budget
-        rates = {str(m.budget): round(m.tokens_per_second) for m in calibration.measurements}
-        log.info("token budget chosen", extra={"max_batch_tokens": budget, "tokens_per_second": rates})
+        if measurement is None:
+            log_budget(calibration)
     # Objects that are alive now stay alive: later collections need not visit them.
     gc.collect()
     gc.freeze()
@@ -92,27 +95,28 @@ def prepare_model(config: RuntimeConfig, on_loaded: Callable[[], object]) -> Ser
     workers = allocation.http_workers
     if config.server.http_workers == "auto" and fit.max_http_workers is not None:
         workers = min(workers, fit.max_http_workers)
-    return ServableModel(runners, tokenizer, budget, calibration, split, workers, fit)
+    return ServableModel(runners, tokenizer, budget, calibration, measurement, split, workers, fit)
 
 
 def _warm_up_and_calibrate(
     config: RuntimeConfig, runners: Sequence[Runner], tokenizer: TextTokenizer, fit: MemoryFit
-) -> Calibration | None:
-    """Warm up all runners and calibrate the first; None where the budget is a setting."""
+) -> tuple[Calibration | None, BudgetMeasurement | None]:
+    """Warm up all runners and calibrate the first. Where the engine takes further batches beside those that run, that
+    is done for a moment only, and the second value does it well while the model serves. Both are None where the budget
+    is a setting."""
     with track_work("warming up"):
         for runner in runners:
             longest = limit_warm_up(runner.card.max_length, runner.engine.device)
             warm_up(_bind_main_run(runner), _make_sample_texts(runner, tokenizer), longest)
     if config.batching.max_batch_tokens != "auto":
-        return None
+        return None, None
     first = runners[0]
-    return calibrate(
-        _bind_main_run(first),
-        replace(_make_sample_texts(first, tokenizer), max_batch_tokens=fit.load.batch_tokens),
-        concurrency=min(first.engine.concurrency, fit.max_concurrency or first.engine.concurrency),
-        seconds=CALIBRATION_SECONDS,
-        clock=time.perf_counter,
-    )
+    texts = replace(_make_sample_texts(first, tokenizer), max_batch_tokens=fit.load.batch_tokens)
+    concurrency = min(first.engine.concurrency, fit.max_concurrency or first.engine.concurrency)
+    measurement = BudgetMeasurement(_bind_main_run(first), texts, concurrency)
+    if first.engine.can_overcommit:
+        return measurement.measure(FIRST_CALIBRATION_SECONDS), measurement
+    return measurement.measure(), None
 
 
 def _make_sample_texts(runner: Runner, tokenizer: TextTokenizer) -> SampleTexts:

@@ -20,6 +20,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -82,6 +83,7 @@ class Dispatcher:
         self._queue = RequestQueue(limits)
         self._rates = RateLimiter()
         self._admitted: dict[int, AdmittedRequest] = {}
+        self._num_admitted = 0
         self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -134,6 +136,21 @@ class Dispatcher:
         with self._lock:
             self._queue.tokens_per_second = tokens_per_second * self._runners
 
+    def change_batch_tokens(self, batch_tokens: int) -> None:
+        """Form batches by another token budget from now on."""
+        with self._lock:
+            self._queue.limits = replace(self._queue.limits, batch_tokens=batch_tokens)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request waits or runs; may be read on any thread."""
+        return not self._admitted
+
+    @property
+    def num_admitted(self) -> int:
+        """Return how many requests have been admitted until now; may be read on any thread."""
+        return self._num_admitted
+
     def check_room(self, inputs: int, client: Client | None = None) -> None:
         """Refuse a request early. Raises BatchTooLarge, NotReady, Overloaded, RateLimited."""
         if self._closed:
@@ -184,6 +201,7 @@ class Dispatcher:
         with self._lock:
             self._queue.admit(admitted.request_id, lengths, deadline, client)
             self._admitted[admitted.request_id] = admitted
+            self._num_admitted += 1
 
     def _admit_client(
         self, client: Client, admitted: AdmittedRequest, lengths: Sequence[int], deadline: float

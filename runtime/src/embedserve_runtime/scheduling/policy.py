@@ -162,10 +162,13 @@ class RequestQueue:
         self.queued_tokens = 0
         self.queued_inputs = 0
         self.tokens_per_second: float | None = None
-        self._quantum = max(1, limits.batch_tokens // QUANTA_PER_BATCH)
         self._clients: OrderedDict[str | None, ClientQueue] = OrderedDict()
         self._client_of: dict[int, str | None] = {}
         self._running: Counter[str | None] = Counter()
+
+    @property
+    def _quantum(self) -> int:
+        return max(1, self.limits.batch_tokens // QUANTA_PER_BATCH)
 
     @property
     def queue_seconds(self) -> float:

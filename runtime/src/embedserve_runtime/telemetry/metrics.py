@@ -115,9 +115,13 @@ class Metrics:
             str(card.pipeline.dimensions),
             str(card.max_length),
         ).set(1)
+        self.change_budget(max_batch_tokens)
+        self._queue = queue
+
+    def change_budget(self, max_batch_tokens: int) -> None:
+        """Tell another token budget of a batch."""
         self._budget.set(max_batch_tokens)
         self._max_batch_tokens = max_batch_tokens
-        self._queue = queue
 
     def memory_planned(self, limit: int | None, planned: int) -> None:
         """limit: of the container, in bytes; None without one."""
