@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.polling import wait_until
 from e2e.in_pod import program
 from e2e.services import Service
 
@@ -107,7 +109,7 @@ def watching(service: Service, text: str) -> Iterator[Watch]:
 
 
 def vector_at(service: Service, url: str, text: str) -> tuple[str, list[float]]:
-    """Space and vector of a text, asked for once at a base URL."""
+    """Space and vector of a text: the first answer of a base URL. One that is an error is told at once."""
     script = (
         "import json, sys, urllib.request as u\n"
         "r = u.Request(sys.argv[1] + '/embed', json.dumps({'inputs': sys.argv[2]}).encode(), "
@@ -115,5 +117,18 @@ def vector_at(service: Service, url: str, text: str) -> tuple[str, list[float]]:
         "a = u.urlopen(r, timeout=60)\n"
         "print(json.dumps([a.headers['X-Embedserve-Vector-Space'], json.load(a)[0][:8]]))\n"
     )
-    space, vector = json.loads(service.client.run("python3", "-c", script, url, text))
+    answers: list[str] = []
+
+    def is_answered() -> bool:
+        # kube-proxy follows the endpoints after a moment, in which it leads to pods that have gone, or to none.
+        try:
+            answers.append(service.client.run("python3", "-c", script, url, text))
+        except ClusterError as error:
+            if "urllib.error.URLError" in str(error):
+                return False
+            raise
+        return True
+
+    wait_until(f"{url} is reached", is_answered, timeout_s=30)
+    space, vector = json.loads(answers[0])
     return space, vector

@@ -145,6 +145,38 @@ def test_a_child_that_somebody_changed_is_put_right_and_additions_stay(
     life.wait_serving()
 
 
+def test_a_child_whose_labels_were_taken_off_gets_them_back_and_nothing_else_changes(
+    life: Service, kubectl: Kubectl
+) -> None:
+    before = life.child("deployments")
+    name = before["metadata"]["name"]
+    kubectl("label", "deployment", name, "embedserve.dev/service-", "--namespace", life.namespace)
+    wait_until("it has its labels", lambda: len(life.children("deployments")) == 1, timeout_s=PATIENCE_S)
+    life.wait_serving()
+    after = life.child("deployments")
+    assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
+
+
+def test_a_service_that_is_created_again_adopts_what_its_deletion_orphaned(
+    life: Service, kubectl: Kubectl
+) -> None:
+    pods = {pod["metadata"]["uid"] for pod in life.pods()}
+    words = ("embeddingservice", life.name, "--namespace", life.namespace)
+    kubectl("delete", *words, "--cascade=orphan")
+    assert not any(child["metadata"].get("ownerReferences") for child in life.children("deployments"))
+    life.apply(SPEC)
+    life.wait_serving()
+    owner = life.get()["metadata"]["uid"]
+
+    def find_owners() -> set[str]:
+        return {
+            child["metadata"].get("ownerReferences", [{"uid": ""}])[0]["uid"] for child in life.children()
+        }
+
+    wait_until("all children belong to it", lambda: find_owners() == {owner}, timeout_s=PATIENCE_S)
+    assert {pod["metadata"]["uid"] for pod in life.pods()} == pods
+
+
 def test_a_pass_asks_for_nothing_that_is_right_already(life: Service, kubectl: Kubectl) -> None:
     applies = _applies(kubectl)
     for _ in range(2):

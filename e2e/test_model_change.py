@@ -88,7 +88,7 @@ def test_a_held_space_does_not_take_the_name_of_a_service_that_is_suspended_and_
     change.wait_condition("Ready", "True", "Held")
     change.apply({**held_spec, "suspend": True})
     change.wait_condition("Ready", "True", "Suspended")
-    wait_until("no pod runs", lambda: not change.pods(), timeout_s=PATIENCE_S)
+    wait_until("no pod runs any more", lambda: not change.children("pods"), timeout_s=PATIENCE_S)
     change.apply({**held_spec, "replicas": 1})
     change.wait_condition("Ready", "True", "Held")
     assert _by_name(change) == old

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
+from embedserve_operator.apply.conflicts import (
+    ConflictHistory,
+    concerns_only_replicas,
+    find_applying_managers,
+)
 from embedserve_operator.kube.client import FIELD_MANAGER, SCALE_MANAGER
 
 OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
@@ -45,6 +49,25 @@ OURS = frozenset({FIELD_MANAGER, SCALE_MANAGER})
 )
 def test_managers_that_applied_are_told_from_those_that_updated(message: str, want: tuple[str, ...]) -> None:
     assert find_applying_managers(message, OURS) == want
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('Apply failed with 1 conflict: conflict with "hpa" using apps/v1: .spec.replicas', True),
+        ('Apply failed with 1 conflict: conflict with "argocd-controller": .spec.replicas', True),
+        (
+            'Apply failed with 2 conflicts: conflicts with "a" using apps/v1:\n- .spec.replicas\n'
+            'conflicts with "b":\n- .spec.replicas',
+            True,
+        ),
+        ('Apply failed with 2 conflicts: conflicts with "a":\n- .spec.replicas\n- .spec.paused', False),
+        ('Apply failed with 1 conflict: conflict with "a" using apps/v1: .spec.paused', False),
+        ("the object has been modified", False),
+    ],
+)
+def test_a_conflict_about_the_number_of_pods_alone_is_told(message: str, expected: bool) -> None:
+    assert concerns_only_replicas(message) is expected
 
 
 def test_what_is_changed_again_and_again_is_not_taken_back_for_ever() -> None:

@@ -93,6 +93,14 @@ def test_a_service_whose_name_leads_elsewhere_is_not_ready_although_its_pods_are
     assert still.status == "True", "what could not be written is another child"
 
 
+def test_a_suspended_service_whose_pods_could_not_be_stopped_is_not_ready() -> None:
+    suspended = Cluster().applied().rolled_out().applied().published().changed(hub_spec(suspend=True))
+    conflict = ApplyFailure("FieldConflict", "somebody sets spec.replicas")
+    ready = {condition.type: condition for condition in suspended.status(conflict).conditions}["Ready"]
+    assert (ready.status, ready.reason) == ("False", "FieldConflict")
+    assert suspended.conditions()["Ready"].reason == "Suspended"
+
+
 def test_a_status_that_somebody_spoilt_is_replaced() -> None:
     cluster = Cluster()
     spoilt = {**cluster.resource, "status": {"conditions": "nonsense"}}

@@ -9,7 +9,13 @@ import logging
 import re
 from collections.abc import Awaitable, Iterable, Mapping
 
-from embedserve_operator.apply.conflicts import ConflictHistory, find_applying_managers
+from embedserve_operator.apply.conflicts import (
+    AUTOSCALING_MANAGER,
+    ConflictHistory,
+    concerns_only_replicas,
+    find_applying_managers,
+    find_managers,
+)
 from embedserve_operator.apply.drift import AppliedDifferences, find_reason_to_apply
 from embedserve_operator.apply.results import ApplyFailure, PassResults
 from embedserve_operator.cache.objects import ObjectCache
@@ -21,11 +27,11 @@ from embedserve_operator.errors import (
     RefusedError,
 )
 from embedserve_operator.kube.client import FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER, KubeClient
-from embedserve_operator.kube.kinds import JOB, POD, SCALER_KINDS
+from embedserve_operator.kube.kinds import AUTOSCALER, JOB, POD, SCALER_KINDS
 from embedserve_operator.kube.objects import Manifest, Received
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Metadata, Object
-from embedserve_operator.kube.views.workloads import Workload
+from embedserve_operator.kube.views.workloads import Deployment, HorizontalPodAutoscaler, Workload
 from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
 from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasOwnershipTransfer
 from embedserve_operator.state.observed import ObservedState
@@ -245,7 +251,7 @@ class ChildApplier:
             return failure
         if transfer is not None and exists:
             await self._transfer_replicas_ownership(observed, transfer)
-        failure = await self._apply_over_conflicts(manifest)
+        failure = await self._apply_over_conflicts(manifest, observed.resource.generation)
         if transfer is not None and not exists and failure is None:
             await self._transfer_replicas_ownership(observed, transfer)
         return failure
@@ -281,27 +287,56 @@ class ChildApplier:
         }
         self._objects.put("Deployment", await self._kube.apply(manifest, force=True, manager=SCALE_MANAGER))
 
-    async def _apply_over_conflicts(self, manifest: Manifest) -> ApplyFailure | None:
-        """Apply a manifest.
+    async def _apply_over_conflicts(self, manifest: Manifest, generation: int) -> ApplyFailure | None:
+        """Apply a manifest for a generation of the spec.
 
-        A field that was changed once is taken back; a manager that insists on it is reported.
+        A field that was changed once is taken back; a manager that insists on it is reported, and everything but a
+        number of pods that it insists on is written nevertheless.
         """
-        ref, meta = read_ref(manifest), manifest["metadata"]
+        ref, namespace = read_ref(manifest), manifest["metadata"]["namespace"]
         try:
             await self._apply_and_remember(manifest, force=False)
         except ConflictError as error:
             insisting = find_applying_managers(error.message, _OWN_FIELD_MANAGERS)
-            now = asyncio.get_running_loop().time()
-            if insisting or not self._conflict_history.may_overrule((meta["namespace"], ref), now):
-                managers = " and ".join(insisting) or "another controller"
-                return ApplyFailure(
-                    "FieldConflict",
-                    f"{ref}: {error.message}; {managers} sets these fields to other values and is not overruled: "
-                    "remove them there",
-                )
-            log.warning("%s/%s: %s; taking the fields back", meta["namespace"], ref, error)
-            await self._apply_and_remember(manifest, force=True)
+            if not insisting and await self._may_overrule(namespace, ref, generation, error.message):
+                log.warning("%s/%s: %s; taking the fields back", namespace, ref, error)
+                await self._apply_and_remember(manifest, force=True)
+                return None
+            if concerns_only_replicas(error.message):
+                await self._apply_with_live_replicas(manifest)
+            managers = " and ".join(insisting) or "another controller"
+            return ApplyFailure(
+                "FieldConflict",
+                f"{ref}: {error.message}; {managers} sets these fields to other values and is not overruled: "
+                "remove them there",
+            )
         return None
+
+    async def _may_overrule(self, namespace: str, ref: ChildRef, generation: int, message: str) -> bool:
+        """Return whether to take fields back once more from managers that have updated them.
+
+        An edit of the resource begins a new history.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._conflict_history.may_overrule((namespace, ref, generation), now):
+            return True
+        if not concerns_only_replicas(message) or find_managers(message) != {AUTOSCALING_MANAGER}:
+            return False
+        autoscalers = await self._kube.list_in_namespace(AUTOSCALER, namespace)
+        return not any(
+            HorizontalPodAutoscaler.parse(autoscaler).spec.scale_target_ref.name == ref.name
+            for autoscaler in autoscalers
+        )
+
+    async def _apply_with_live_replicas(self, manifest: Manifest) -> None:
+        """Apply a manifest with the number of pods that its Deployment has by the will of somebody else."""
+        live = await self._kube.get(manifest["metadata"]["namespace"], read_ref(manifest))
+        replicas = Deployment.parse(live or {}).spec.replicas
+        try:
+            changed = {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
+            await self._apply_and_remember(changed, force=False)
+        except ConflictError:
+            return  # it has just been changed again; the next try is the queue's
 
     async def _apply_and_remember(self, manifest: Manifest, *, force: bool) -> None:
         answer = await self._kube.apply(manifest, force=force)

@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Hashable
 
 _MANAGER = re.compile(r'conflicts? with "([^"]+)"(?: with subresource "[^"]+")?( using)?')
+_FIELD = re.compile(r"(?::|\n-) (\.\S+)")
+AUTOSCALING_MANAGER = "kube-controller-manager"
+"""The field manager of the number that a HorizontalPodAutoscaler sets. Its entry outlives the autoscaler."""
 _MAX_OVERRULES = 3
 _WINDOW_SECONDS = 600.0
 _MAX_OBJECTS = 4096
@@ -24,6 +27,16 @@ def find_applying_managers(message: str, ours: frozenset[str]) -> tuple[str, ...
     """
     managers = {name for name, updated in _MANAGER.findall(message) if not updated and name not in ours}
     return tuple(sorted(managers))
+
+
+def find_managers(message: str) -> frozenset[str]:
+    """Return all managers that a conflict is with."""
+    return frozenset(name for name, _ in _MANAGER.findall(message))
+
+
+def concerns_only_replicas(message: str) -> bool:
+    """Return whether a conflict is about the number of pods and nothing else."""
+    return set(_FIELD.findall(message)) == {".spec.replicas"}
 
 
 class ConflictHistory:

@@ -208,6 +208,10 @@ class KubeClient:
         """Return all objects of a kind that carry a label."""
         return [received async for page in self.list_pages(kind, label) for received in page]
 
+    async def list_in_namespace(self, kind: str, namespace: str) -> list[Received]:
+        """Return all objects of a kind in a namespace, those of others too."""
+        return [item async for page in self._list_pages(API_KINDS[kind].path(namespace), {}) for item in page]
+
     async def list_pages(
         self, kind: str, label: str, accept: str = "application/json"
     ) -> AsyncIterator[tuple[Received, ...]]:

@@ -110,6 +110,8 @@ def build_deployment(
             "spec": {
                 # The number is never sent where an autoscaler writes it.
                 **({} if replicas is None else {"replicas": replicas}),
+                # Owned, so that a pause of somebody else is undone: no later change would reach the pods.
+                "paused": False,
                 # An older ReplicaSet is useless for a rollback, since its ConfigMap goes with its last pod.
                 "revisionHistoryLimit": 0,
                 "selector": {"matchLabels": build_selector(resource, revision)},

@@ -110,8 +110,20 @@ def build_refused_conditions(failure: Failure, serving: DeploymentState | None) 
     return ConditionValue("Ready", "True", PREVIOUS_SERVING, message), stalled
 
 
-def _build_ready(inputs: ConditionInputs) -> ConditionValue:
+def _find_blocking_failure(inputs: ConditionInputs) -> ApplyFailure | None:
+    """Return the failure to write a child that makes Ready untrue: pods that should stop run on, or no Service leads to
+    the pods.
+    """
     serving = inputs.serving
+    if inputs.replicas == 0:
+        return inputs.apply_failure if serving is not None and serving.replicas > 0 else None
+    return None if inputs.has_service else inputs.apply_failure
+
+
+def _build_ready(inputs: ConditionInputs) -> ConditionValue:
+    serving, blocking_failure = inputs.serving, _find_blocking_failure(inputs)
+    if blocking_failure is not None:
+        return ConditionValue("Ready", "False", blocking_failure.reason, blocking_failure.message)
     if inputs.replicas == 0:
         if inputs.is_suspended:
             return ConditionValue("Ready", "True", SUSPENDED, "spec.suspend is true: no pod runs")
@@ -119,8 +131,6 @@ def _build_ready(inputs: ConditionInputs) -> ConditionValue:
         return ConditionValue("Ready", "True", SCALED_TO_ZERO, f"{cause}: no pod runs")
     replicas = inputs.serving_replicas
     available = serving.available if serving is not None else 0
-    if inputs.apply_failure is not None and not inputs.has_service:
-        return ConditionValue("Ready", "False", inputs.apply_failure.reason, inputs.apply_failure.message)
     if available >= replicas:
         return ConditionValue("Ready", "True", *_describe_serving(inputs, available))
     failure = inputs.apply_failure or (None if inputs.rollout.is_waiting else inputs.failure)
