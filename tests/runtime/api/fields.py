@@ -15,6 +15,12 @@ from typing import Any, get_args
 from embedserve_runtime.api.schemas import cohere, native, openai, ranking, score, tei
 from embedserve_runtime.api.schemas.base import ApiModel
 from embedserve_runtime.api.schemas.compatibility import FieldNote, FieldSupport
+from embedserve_runtime.api.schemas.known_fields import (
+    CONCEPTS,
+    REQUESTS,
+    find_foreign_fields,
+    find_support,
+)
 
 
 class Effect(StrEnum):
@@ -62,11 +68,24 @@ DOCUMENTS = ["a vector", LONG, "list of numbers"]
 
 TYPE = (Case("query", NUMBERS), Case("passage", NUMBERS), Case("text-matching", SAME), *refused("qurey", 5))
 NAME = (Case("clustering", NUMBERS), *refused("nope", 5))
-TYPED = {"input_type": TYPE, "task": TYPE, "prompt_name": NAME}
 CUT = (Case(True, SAME), *refused(False, "maybe"))
-SIDE = (Case("Left", NUMBERS), Case("right", SAME), *refused("up"))
+SIDE = (Case("Left", NUMBERS), Case("Right", SAME), Case("right", SAME), *refused("up"))
 MODEL = (Case("any", SAME), Case("tiny:query", NUMBERS), *refused("tiny:qurey", 5))
-PLAIN_MODEL = (Case("any", SAME), *refused(5))
+TEXT_PROMPT = (
+    Case("list of ", NUMBERS),
+    *refused(5),
+    *refused("a", prompt_name="query"),
+    *refused("a", input_type="query"),
+    *refused("a", task="passage"),
+    *refused("a", model="tiny:query"),
+)
+TYPED = {"model": MODEL, "input_type": TYPE, "task": TYPE, "prompt_name": NAME, "prompt": TEXT_PROMPT}
+PLAIN_MODEL = (Case("any", SAME), Case("tiny-large", SAME), *refused("tiny:query", 5))
+PARAMETERS = (
+    Case({"dimensions": 8}, NUMBERS),
+    Case({"unheard_of": 5}, SAME),
+    *refused(5),
+)
 NORMALIZE = (Case(False, NUMBERS), Case(True, SAME), *refused("no"))
 DIMENSIONS = (Case(8, NUMBERS), Case(16, SAME), *refused(0, 17))
 KIND = (
@@ -147,7 +166,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         ("/predict",),
         "TEI",
         {"inputs": LONG},
-        {"truncate": CUT, "truncation_direction": SIDE, "raw_scores": RAW},
+        {"model": PLAIN_MODEL, "truncate": CUT, "truncation_direction": SIDE, "raw_scores": RAW},
         "classifier",
     ),
     tei.SimilarityRequest: RouteFields(
@@ -176,7 +195,13 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         {"ids": [2, 9, 3]},
         {
             "skip_special_tokens": (Case(False, FORM), YES, *refused("no")),
-            "input_type": (Case("query", SAME), Case("document", SAME), *refused("qurey")),
+            "model": (Case("any", SAME), Case("tiny:query", SAME), *refused("tiny:qurey", 5)),
+            "input_type": (
+                Case("query", SAME),
+                Case("document", SAME),
+                *refused("qurey"),
+                *refused("query", model="tiny:document"),
+            ),
         },
     ),
     openai.EmbeddingRequest: RouteFields(
@@ -185,7 +210,6 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         {"input": [LONG, "hello"]},
         {
             **TYPED,
-            "model": MODEL,
             "encoding_format": (Case("base64", FORM), Case("float", SAME), *refused("hex")),
             "dimensions": DIMENSIONS,
             "user": UNUSED,
@@ -193,6 +217,7 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "embedding_type": (
                 *KIND,
                 Case(["int8"], NUMBERS),
+                Case(["float"], SAME),
                 *refused([], ["float", "int8"]),
                 *refused("int8", output_dtype="uint8"),
                 *refused("base64", ["base64"], encoding_format="float"),
@@ -236,7 +261,6 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "texts": refused("a"),
             "inputs": refused([{"content": [{"type": "text", "text": "hello"}]}]),
             "images": (Case([], SAME), *refused("a")),
-            "model": MODEL,
             "priority": PRIORITY,
             "embedding_types": (
                 Case(["int8"], NUMBERS),
@@ -262,20 +286,11 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         {"inputs": [LONG, "hello"]},
         {
             **TYPED,
-            "model": MODEL,
             "outputs": (Case(["dense"], SAME), Case(["hidden"], NUMBERS), *refused([], ["nope"])),
             "top_k": (sparse(2, NUMBERS), *refused(0)),
             "threshold": (sparse(0.2, NUMBERS), *refused(-1)),
-            "sparse_tokens": (sparse(True, FORM), *refused("yes")),
-            "sparse_map": (sparse(True, FORM), *refused("yes")),
-            "prompt": (
-                Case("list of ", NUMBERS),
-                *refused(5),
-                *refused("a", prompt_name="query"),
-                *refused("a", input_type="query"),
-                *refused("a", task="passage"),
-                *refused("a", model="tiny:query"),
-            ),
+            "sparse_tokens": (sparse(True, FORM), sparse(False, SAME), *refused("yes")),
+            "sparse_map": (sparse(True, FORM), sparse(False, SAME), *refused("yes")),
             "truncate": CUT,
             "truncation_direction": SIDE,
             "overflow": (*OVERFLOW, *refused("chunk", outputs=["hidden"])),
@@ -296,12 +311,22 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         "Embedserve",
         {"query": "hello world", "documents": DOCUMENTS},
         {
-            "model": PLAIN_MODEL,
+            "model": (
+                Case("any", SAME),
+                Case("tiny:clustering", NUMBERS),
+                *refused("tiny:qurey", 5),
+                *refused("tiny:clustering", task="classification"),
+            ),
             "weights": (Case({"dense": 1.0}, SAME), *refused({"colbert": 1.0}, 5)),
             **{f"weights.{name}": refused(-1) for name in score.ScoreWeights.model_fields},
             "divide_by_weights": (Case(False, NUMBERS, {"weights": {"dense": 2.0}}), YES, *refused("no")),
             # The model of these tests has no adapters, and a prompt for one of the tasks.
             "task": (Case("clustering", NUMBERS), *refused("query", "x", 5)),
+            "input_type": (
+                Case("clustering", NUMBERS),
+                *refused("query", "x", 5),
+                *refused("clustering", task="classification"),
+            ),
             "query_prompt_name": NAME,
             "document_prompt_name": NAME,
             "truncate": CUT,
@@ -309,7 +334,19 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
         },
     ),
     tei.InvocationRequest: RouteFields(
-        ("/", "/invocations"), "platforms", {}, {"inputs": (Case("hello", NUMBERS), *refused(5))}
+        ("/", "/invocations"),
+        "platforms",
+        {"inputs": [LONG]},
+        {
+            "inputs": (Case("hello", NUMBERS), *refused(5)),
+            "parameters": (*PARAMETERS, *refused({"dimensions": 8}, dimensions=9)),
+        },
+    ),
+    tei.VertexRequest: RouteFields(
+        ("/vertex",),
+        "platforms",
+        {"instances": [{"inputs": [LONG]}]},
+        {"model": MODEL, "parameters": PARAMETERS},
     ),
 }
 
@@ -332,8 +369,8 @@ def fields_page() -> list[str]:
         "The optional fields of each route, the APIs that have them, and what the server does with them: `supported`",
         "(what the API says), `ignored` (the field changes no vector), `refused` (only values that change nothing are",
         "accepted). The last two columns have values that change the result and values that are refused, as tested",
-        "with a text that is too long for the model. Other fields are ignored, and null is the same as leaving a",
-        "field out.",
+        "with a text that is too long for the model. [Fields of other routes](#fields-of-other-routes) are refused,",
+        "fields that no API has are ignored, and null is the same as leaving a field out.",
     ]
     for model, routes in TABLE.items():
         paths = ", ".join(f"`POST {path}`" for path in routes.paths)
@@ -350,7 +387,50 @@ def fields_page() -> list[str]:
             other = _shown([case.value for case in cases if case.effect is NUMBERS and not case.beside])
             no = _shown([case.value for case in cases if case.effect is None and not case.beside])
             lines.append(f"| `{name}` | {', '.join(apis)} | {support} | {other} | {no} |")
-    return lines
+    return [*lines, "", *foreign_fields_page()]
+
+
+def foreign_fields_page() -> list[str]:
+    """The section of docs/compatibility.md about each field on the routes of others."""
+    heads = [model.paths[0] + " ¹" * (len(model.paths) > 1) for model in REQUESTS]
+    lines = [
+        "### Fields of other routes",
+        "",
+        "What each route does with every field that a route here or another server has: `yes` (supported, above),",
+        "`ignored`, `refused` (above), or 422, which names the field and what to use instead. The values in the",
+        "second column ask for what happens anyway and are ignored, those with ² on some of the routes only. Names in",
+        "camel case (`inputType`) are refused alike.",
+        "",
+        f"| field | ignored values | {' | '.join(f'`{head}`' for head in heads)} |",
+        f"|---|---|{'---|' * len(heads)}",
+    ]
+    for name in sorted(known_fields()):
+        foreign = [find_foreign_fields(model).get(name) for model in REQUESTS]
+        values = list(dict.fromkeys(_shown([*each.harmless]) for each in foreign if each is not None))
+        harmless = values[0] if len(values) == 1 else " or ".join(f"{value} ²" for value in values if value)
+        verdicts = [
+            "422" if each is not None else find_support(model, name) or FieldSupport.IGNORED
+            for model, each in zip(REQUESTS, foreign, strict=True)
+        ]
+        shown = ["yes" if verdict is FieldSupport.SUPPORTED else f"{verdict}" for verdict in verdicts]
+        lines.append(f"| `{name}` | {harmless} | {' | '.join(shown)} |")
+    return [
+        *lines,
+        "",
+        *(
+            f"¹ and {', '.join(f'`{path}`' for path in model.paths[1:])}"
+            for model in REQUESTS
+            if len(model.paths) > 1
+        ),
+    ]
+
+
+def known_fields() -> set[str]:
+    """The fields of all bodies of requests, and those of other servers that mean the same as one of them."""
+    return {
+        *(name for model in REQUESTS for name in model.model_fields),
+        *(name for concept in CONCEPTS for name in concept),
+    }
 
 
 def _shown(values: list[Any]) -> str:

@@ -4,6 +4,8 @@ prompt."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, cast
 
 from embedserve_runtime.errors import InvalidInput
@@ -24,6 +26,12 @@ InputTypeName = Literal[
     "text-matching",
 ]
 """Names a type of inputs, as Cohere, Jina, NIM, Nomic and Voyage do."""
+
+
+MIN_SIMILARITY = 0.65
+"""How similar a word is to the type that it misspells: `queries` is to `query`, `large` and `base` are to none."""
+MAX_MISSPELLED = 24
+"""How many characters such a word has at most."""
 
 
 class InputType(NamedTuple):
@@ -73,6 +81,8 @@ class TypedRequest(Protocol):
     def task(self) -> InputTypeName | None: ...
     @property
     def prompt_name(self) -> str | None: ...
+    @property
+    def prompt(self) -> str | None: ...
 
 
 class TypedFields(NamedTuple):
@@ -81,6 +91,7 @@ class TypedFields(NamedTuple):
     input_type: InputTypeName | None = None
     task: InputTypeName | None = None
     prompt_name: str | None = None
+    prompt: str | None = None
 
 
 class InputPrompt(NamedTuple):
@@ -95,13 +106,14 @@ class InputPrompt(NamedTuple):
 
 
 def read_input_prompt(
-    card: ModelCard, body: TypedRequest, *, model_suffix: InputTypeName | None = None, text: str | None = None
+    card: ModelCard, body: TypedRequest, model_suffix: InputTypeName | None = None
 ) -> InputPrompt:
     """Read the role and the prompt that a body asks for.
 
-    model_suffix: the type in the model's name, such as `docs:query`. text: a prompt by its text, where the route has
-    one. Raises InvalidInput where the request says two different things.
+    model_suffix: the type in the model's name, such as `docs:query`. Raises InvalidInput where the request says two
+    different things.
     """
+    text = body.prompt
     type_name = body.input_type or body.task or model_suffix
     if type_name is None:
         return InputPrompt(None, body.prompt_name, text)
@@ -187,7 +199,7 @@ def select_pair_service(
     """
     if task is not None and task not in TASKS:
         raise InvalidInput(
-            f"`task`: {task} is a role, which query and documents have; one of {', '.join(TASKS)}"
+            f"`task` or `input_type`: {task} is a role, which query and documents have; one of {', '.join(TASKS)}"
         )
     requested = next((name for name in prompt_names if name is not None), None)
     selected = select_service(service, TypedFields(task=task, prompt_name=requested))
@@ -203,18 +215,26 @@ def select_pair_service(
 def split_model_name(name: str, served: str) -> tuple[str, InputTypeName | None]:
     """Split a model's name into the name and the suffix: `docs:query`, or `docs-query` as in NIM.
 
-    served: the name under which the model is served. Raises InvalidInput for an unknown suffix.
+    served: the name under which the model is served. Any other name is taken as it is, `docs-large` too: one model is
+    served. Raises InvalidInput for an unknown suffix behind a colon, and for one behind a hyphen that is nearly a type.
     """
     if name == served:
         return name, None
     base, colon, type_name = name.rpartition(":")
     if colon and type_name in INPUT_TYPES:
         return base, cast(InputTypeName, type_name)
-    if colon and base == served:
+    is_misspelled = colon and base == served
+    if not colon and name.startswith(f"{served}-"):
+        type_name = name.removeprefix(f"{served}-")
+        if type_name in INPUT_TYPES:
+            return served, cast(InputTypeName, type_name)
+        is_misspelled = _is_nearly_type(type_name)
+    if is_misspelled:
         raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
-    type_name = name.removeprefix(f"{served}-")
-    if type_name == name:
-        return name, None
-    if type_name not in INPUT_TYPES:
-        raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
-    return served, cast(InputTypeName, type_name)
+    return name, None
+
+
+@lru_cache(256)
+def _is_nearly_type(text: str) -> bool:
+    """Return whether a text that names no type of inputs is one of the names misspelled."""
+    return len(text) <= MAX_MISSPELLED and bool(get_close_matches(text, INPUT_TYPES, 1, MIN_SIMILARITY))

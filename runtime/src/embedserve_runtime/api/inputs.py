@@ -56,6 +56,16 @@ def read_request_options(context: RequestContext, model: str | None = None) -> R
     return RequestOptions(space if suffix is None else suffix, timeout, input_type)
 
 
+def read_untyped_options(context: RequestContext, model: str | None) -> RequestOptions:
+    """Read the options of a request whose inputs have no type. Raises InvalidInput, VectorSpaceMismatch."""
+    options = read_request_options(context, model)
+    if options.input_type is not None:
+        raise InvalidInput(
+            f"`model` says {options.input_type} behind the name, and this route reads all texts alike; leave it out"
+        )
+    return options
+
+
 def check_header_options(context: RequestContext, service: InferenceService) -> None:
     """Refuse a request for options in its headers. Raises InvalidInput, VectorSpaceMismatch."""
     space = read_request_options(context).vector_space

@@ -143,6 +143,7 @@ def _read_types(request: pb.EncodeRequest) -> TypedFields:
         _look_up(_ROLES, request.input_type, "input_type"),
         _read_task(request),
         optional_field(request, "prompt_name"),
+        optional_field(request, "prompt"),
     )
 
 
@@ -154,7 +155,7 @@ def _read_task(request: pb.EncodeRequest | pb.ScoreRequest) -> InputTypeName | N
 
 
 def _build_query(context: MessageContext, request: pb.EncodeRequest, fields: TypedFields) -> EmbedQuery:
-    prompt = read_input_prompt(context.service.card, fields, text=optional_field(request, "prompt"))
+    prompt = read_input_prompt(context.service.card, fields)
     inputs = _read_inputs(request)
     record_inputs(context.request, len(inputs), is_batch=True)
     return EmbedQuery(

@@ -48,7 +48,7 @@ async def embed(request: Request, body: CohereEmbedRequest) -> Response:
     texts = _read_texts(body)
     record_inputs(context, len(texts), is_batch=True)
     check_dimensions(service.card, output_dimension=body.output_dimension)
-    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type)
+    prompt = read_input_prompt(service.card, body, options.input_type)
     query = EmbedQuery(
         inputs=texts,
         truncate=body.truncate != "NONE",

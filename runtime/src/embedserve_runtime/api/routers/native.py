@@ -101,7 +101,7 @@ def _build_query(
 ) -> EmbedQuery:
     context = get_context(request)
     options = read_request_options(context, body.model)
-    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type, text=body.prompt)
+    prompt = read_input_prompt(service.card, body, options.input_type)
     return EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=merge_aliases(truncate=body.truncate, overflow=TRUNCATES.get(body.overflow or "")),

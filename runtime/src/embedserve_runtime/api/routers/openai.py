@@ -53,7 +53,7 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
     inputs = read_inputs(context, body.input, "input")
     if list in map(type, inputs):
         _check_token_ids(get_server_context(request))
-    prompt = read_input_prompt(service.card, body, model_suffix=options.input_type)
+    prompt = read_input_prompt(service.card, body, options.input_type)
     embedding_options = read_embedding_options(service.card, body)
     query = EmbedQuery(
         inputs,

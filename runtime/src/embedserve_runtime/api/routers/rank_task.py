@@ -10,7 +10,7 @@ import orjson
 from embedserve_runtime.api.context import RequestContext
 from embedserve_runtime.api.encoding import format_numbers
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import merge_aliases, read_request_options, record_inputs, truncation_side
+from embedserve_runtime.api.inputs import merge_aliases, read_untyped_options, record_inputs, truncation_side
 from embedserve_runtime.api.routers.tei_tasks import TeiTask
 from embedserve_runtime.api.schemas.base import to_json
 from embedserve_runtime.api.schemas.cohere import CohereVersion
@@ -38,7 +38,7 @@ def build_rank_task(context: RequestContext, body: RerankRequest, version: Versi
     record_inputs(context, len(texts), is_batch=True)
     if not texts:
         raise EmptyInput(f"`{'documents' if body.texts is None else 'texts'}` cannot be empty")
-    options = read_request_options(context, body.model)
+    options = read_untyped_options(context, body.model)
     max_results = merge_aliases(top_n=body.top_n, top_k=body.top_k)
     returns_texts = merge_aliases(return_documents=body.return_documents, return_text=body.return_text)
     truncate = merge_aliases(truncate=body.truncate, truncation=body.truncation)

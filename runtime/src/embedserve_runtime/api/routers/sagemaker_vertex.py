@@ -7,7 +7,7 @@ instances, one with `query` and `texts` or `documents` is ranked; else the model
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import RequestContext, get_context, get_service
 from embedserve_runtime.api.errors import WrongShape
-from embedserve_runtime.api.inputs import read_request_options, record_inputs
+from embedserve_runtime.api.inputs import merge_aliases, read_request_options, record_inputs
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import BytesResponse, record_usage, space_headers
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -77,7 +77,9 @@ async def default(request: Request, body: InvocationRequest) -> Response:
     content = body.content
     if isinstance(content.get("inputs"), dict):
         return await answer_similarity(request, read_python(SimilarityRequest, content))
-    return await run_task(request, _choose_task(get_context(request), get_service(request), content))
+    parameters = content.pop("parameters", None) or {}
+    task = _choose_task(get_context(request), get_service(request), _spread_parameters(content, parameters))
+    return await run_task(request, task)
 
 
 @router.post("/invocations", summary="As Amazon SageMaker calls it", response_model=Any)
@@ -92,7 +94,8 @@ async def vertex(request: Request, body: VertexRequest) -> Response:
         raise EmptyInput("`instances` cannot be empty")
     # Each instance has an input at least: refused before any of them is looked at.
     service.check_room(len(body.instances))
-    tasks = await _build_tasks(context, service, body.instances)
+    common = {**(body.parameters or {}), **({} if body.model is None else {"model": body.model})}
+    tasks = await _build_tasks(context, service, body.instances, common)
     count = sum(task.inputs for task in tasks)
     record_inputs(context, count, is_batch=True)
     service.check_room(count)
@@ -116,6 +119,15 @@ def _choose_task(context: RequestContext, service: InferenceService, content: An
     return build_embed_task(context, service, read_python(EmbedRequest, content))
 
 
+def _spread_parameters(content: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with the members of `parameters` beside its own. Raises InvalidInput where the two differ."""
+    merged = {
+        name: merge_aliases(**{name: content.get(name), f"parameters.{name}": value})
+        for name, value in parameters.items()
+    }
+    return {**content, **merged}
+
+
 def _select_common_service(service: InferenceService, tasks: Sequence[TeiTask]) -> InferenceService:
     """Return the service that runs all tasks. Raises InvalidInput where they would make vectors of several spaces."""
     services = {id(each): each for each in (task.service or service for task in tasks)}
@@ -129,14 +141,15 @@ def _is_ranking(content: Any) -> bool:
 
 
 async def _build_tasks(
-    context: RequestContext, service: InferenceService, instances: Sequence[Any]
+    context: RequestContext, service: InferenceService, instances: Sequence[Any], common: Mapping[str, Any]
 ) -> list[TeiTask]:
-    """Build the task of each instance. Lets others have the event loop meanwhile."""
+    """Build the task of each instance. common: fields of all of them. Lets others have the event loop meanwhile."""
     tasks: list[TeiTask] = []
     for index, content in enumerate(instances):
         if index % MAX_CONCURRENT_INSTANCES == 0:
             await asyncio.sleep(0)
-        tasks.append(_build_instance_task(context, service, index, content))
+        fields = _spread_parameters(content, common) if isinstance(content, dict) else content
+        tasks.append(_build_instance_task(context, service, index, fields))
     return tasks
 
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_number_arrays
-from embedserve_runtime.api.input_types import select_pair_service
-from embedserve_runtime.api.inputs import read_request_options, record_inputs, truncation_side
+from embedserve_runtime.api.input_types import InputTypeName, select_pair_service
+from embedserve_runtime.api.inputs import merge_aliases, read_request_options, record_inputs, truncation_side
 from embedserve_runtime.api.json_route import JsonRoute
 from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.routers.error_docs import error_responses
@@ -28,10 +28,13 @@ router = APIRouter(route_class=JsonRoute, tags=["native"], responses=error_respo
 )
 async def score(request: Request, body: ScoreRequest) -> Response:
     context = get_context(request)
-    service, prompt_names = select_pair_service(
-        get_service(request), body.task, (body.query_prompt_name, body.document_prompt_name)
-    )
     options = read_request_options(context, body.model)
+    task: InputTypeName | None = merge_aliases(
+        task=body.task, input_type=body.input_type, model=options.input_type
+    )
+    service, prompt_names = select_pair_service(
+        get_service(request), task, (body.query_prompt_name, body.document_prompt_name)
+    )
     record_inputs(context, len(body.documents), is_batch=True)
     query = RelevanceQuery(
         body.query,

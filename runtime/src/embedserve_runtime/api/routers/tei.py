@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from embedserve_runtime.api.context import get_context, get_server_context, get_service
 from embedserve_runtime.api.encoding import write_matrices, write_number_arrays
-from embedserve_runtime.api.input_types import INPUT_TYPES, read_input_prompt, select_service
+from embedserve_runtime.api.input_types import INPUT_TYPES, InputTypeName, read_input_prompt, select_service
 from embedserve_runtime.api.inputs import (
     merge_aliases,
     read_ids,
@@ -34,6 +34,7 @@ from embedserve_runtime.api.routers.tei_tasks import (
     run_task,
 )
 from embedserve_runtime.api.schemas.base import to_json
+from embedserve_runtime.api.schemas.known_fields import refuse_foreign_fields
 from embedserve_runtime.api.schemas.tei import (
     DecodeRequest,
     EmbeddingModelType,
@@ -97,10 +98,8 @@ async def predict(request: Request, body: PredictRequest) -> Response:
 )
 async def embed_all(request: Request, body: EmbedTokensRequest) -> Response:
     """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
-    service = select_service(get_service(request), body)
-    embedded = await service.embed(
-        build_tokens_query(get_context(request), service.card, body, OutputKind.HIDDEN)
-    )
+    service, query = build_tokens_query(get_context(request), get_service(request), body, OutputKind.HIDDEN)
+    embedded = await service.embed(query)
     matrices = await write_matrices(embedded.hidden)
     return build_result_response(request, service, b"[" + matrices + b"]", embedded.usage)
 
@@ -118,9 +117,9 @@ async def answer_similarity(request: Request, body: SimilarityRequest) -> Respon
         raise EmptyInput("`sentences` cannot be empty")
     record_inputs(context, len(sentences) + 1, is_batch=True)
     parameters = _merge_parameters(body)
-    service = select_service(service, parameters)
-    options = read_request_options(context)
-    prompt = read_input_prompt(service.card, parameters)
+    options = read_request_options(context, parameters.model)
+    service = select_service(service, parameters, options.input_type)
+    prompt = read_input_prompt(service.card, parameters, options.input_type)
     query = EmbedQuery(
         inputs=[body.inputs.source_sentence, *sentences],
         truncate=parameters.truncate,
@@ -140,6 +139,7 @@ def _merge_parameters(body: SimilarityRequest) -> SimilarityParameters:
     """Return the fields that say how texts are embedded, which a body has in two places. Raises InvalidInput where they
     differ."""
     inner = body.parameters or SimilarityParameters()
+    refuse_foreign_fields(inner, "parameters.")
     merged = {
         name: merge_aliases(**{name: getattr(body, name), f"parameters.{name}": getattr(inner, name)})
         for name in SimilarityParameters.model_fields
@@ -149,15 +149,16 @@ def _merge_parameters(body: SimilarityRequest) -> SimilarityParameters:
 
 @router.post("/tokenize", summary="Tokens of texts, with their places", response_model=list[list[TokenItem]])
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
-    service = select_service(get_service(request), body)
+    options = read_request_options(get_context(request), body.model)
+    service = select_service(get_service(request), body, options.input_type)
     texts = read_texts(get_context(request), body.inputs)
-    prompt = read_input_prompt(service.card, body)
+    prompt = read_input_prompt(service.card, body, options.input_type)
     query = EmbedQuery(
         texts,
         prompt_name=prompt.name,
         prompt=prompt.text,
         role=prompt.role,
-        timeout=read_request_options(get_context(request)).timeout,
+        timeout=options.timeout,
     )
     tokenized = await service.tokenize(query, add_special_tokens=body.add_special_tokens is not False)
     content = await asyncio.to_thread(_write_tokens, texts, service.resolve_prompt(query), tokenized)
@@ -169,8 +170,10 @@ async def decode(request: Request, body: DecodeRequest) -> Response:
     service = get_service(request)
     sequences = read_ids(body.ids, "ids")
     record_inputs(get_context(request), len(sequences), is_batch=sequences[:1] != [body.ids])
-    role = None if body.input_type is None else INPUT_TYPES[body.input_type].role
-    query = EmbedQuery(sequences, role=role, timeout=read_request_options(get_context(request)).timeout)
+    options = read_request_options(get_context(request), body.model)
+    input_type: InputTypeName | None = merge_aliases(input_type=body.input_type, model=options.input_type)
+    role = None if input_type is None else INPUT_TYPES[input_type].role
+    query = EmbedQuery(sequences, role=role, timeout=options.timeout)
     texts = await service.decode(query, skip_special_tokens=body.skip_special_tokens is not False)
     return BytesResponse(orjson.dumps(texts))
 

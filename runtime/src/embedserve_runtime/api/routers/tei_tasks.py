@@ -21,11 +21,16 @@ from embedserve_runtime.api.encoding import (
 )
 from embedserve_runtime.api.errors import WrongShape
 from embedserve_runtime.api.input_types import read_input_prompt, select_service
-from embedserve_runtime.api.inputs import read_inputs, read_request_options, record_inputs, truncation_side
+from embedserve_runtime.api.inputs import (
+    read_inputs,
+    read_request_options,
+    read_untyped_options,
+    record_inputs,
+    truncation_side,
+)
 from embedserve_runtime.api.responses import build_result_response
 from embedserve_runtime.api.schemas.tei import EmbedRequest, EmbedTokensRequest, PredictRequest
 from embedserve_runtime.forward.outputs import OutputKind
-from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.service import (
     EmbedQuery,
     InferenceService,
@@ -54,9 +59,9 @@ async def run_task(request: Request, task: TeiTask) -> Response:
 
 
 def build_embed_task(context: RequestContext, service: InferenceService, body: EmbedRequest) -> TeiTask:
-    options = read_request_options(context)
-    service = select_service(service, body)
-    prompt = read_input_prompt(service.card, body)
+    options = read_request_options(context, body.model)
+    service = select_service(service, body, options.input_type)
+    prompt = read_input_prompt(service.card, body, options.input_type)
     query = EmbedQuery(
         read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
@@ -80,8 +85,7 @@ def build_embed_task(context: RequestContext, service: InferenceService, body: E
 def build_sparse_task(
     context: RequestContext, service: InferenceService, body: EmbedTokensRequest
 ) -> TeiTask:
-    service = select_service(service, body)
-    query = build_tokens_query(context, service.card, body, OutputKind.SPARSE)
+    service, query = build_tokens_query(context, service, body, OutputKind.SPARSE)
 
     async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         embedded = await service.embed(query)
@@ -95,7 +99,7 @@ def build_predict_task(context: RequestContext, body: PredictRequest) -> TeiTask
     is_batch = isinstance(inputs, list) and not all(isinstance(item, str) for item in inputs)
     count = len(inputs) if is_batch else 1
     record_inputs(context, count, is_batch=is_batch)
-    options = read_request_options(context)
+    options = read_untyped_options(context, body.model)
 
     async def run(service: InferenceService) -> tuple[bytes, RequestUsage]:
         service.check_room(count)
@@ -116,12 +120,14 @@ def build_predict_task(context: RequestContext, body: PredictRequest) -> TeiTask
 
 
 def build_tokens_query(
-    context: RequestContext, card: ModelCard, body: EmbedTokensRequest, outputs: OutputKind
-) -> EmbedQuery:
-    """Build the query of a body with inputs only. Raises InvalidInput, VectorSpaceMismatch, WrongShape."""
-    options = read_request_options(context)
-    prompt = read_input_prompt(card, body)
-    return EmbedQuery(
+    context: RequestContext, service: InferenceService, body: EmbedTokensRequest, outputs: OutputKind
+) -> tuple[InferenceService, EmbedQuery]:
+    """Build the query of a body with inputs only, for the service of its task. Raises InvalidInput,
+    VectorSpaceMismatch, WrongShape."""
+    options = read_request_options(context, body.model)
+    service = select_service(service, body, options.input_type)
+    prompt = read_input_prompt(service.card, body, options.input_type)
+    query = EmbedQuery(
         inputs=read_inputs(context, body.inputs, "inputs"),
         truncate=body.truncate,
         side=truncation_side(body.truncation_direction),
@@ -132,6 +138,7 @@ def build_tokens_query(
         outputs=outputs,
         role=prompt.role,
     )
+    return service, query
 
 
 def _read_item(value: str | list[str] | list[str | list[str]]) -> str | Pair:

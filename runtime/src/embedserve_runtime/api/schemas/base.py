@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ApiModel(BaseModel):
-    """Base of all bodies: strict and frozen.
+    """Base of all bodies: strict and frozen. Fields that a model does not name are ignored.
 
-    Fields that a model does not name are ignored, as TEI does: clients send each other's options along. Every field
-    that a request may leave out may be null and has null as its default, since clients write null for what is not set.
+    Every field that a request may leave out may be null and has null as its default, since clients write null for what
+    is not set.
     """
 
     model_config = ConfigDict(
@@ -112,7 +112,8 @@ Direction = Annotated[
 ModelName = Annotated[
     str | None,
     Field(
-        description="Any name: one model is served. NAME@vs2-... insists on that vector space; another one gives 409.",
+        description="Any name: one model is served. NAME:query says what the inputs are. NAME@vs2-... insists on that "
+        "vector space; another one gives 409.",
         examples=["all-minilm-l6-v2"],
     ),
 ]
@@ -140,7 +141,21 @@ RawScores = Annotated[
 Query = Annotated[str, Field(description="What is asked.", examples=["What is a vector?"])]
 
 
-class TypedInputs(ApiModel):
+class RequestBody(ApiModel):
+    """Base of the bodies of requests.
+
+    The fields that it does not name are kept until `known_fields` has looked at them: those that other routes have are
+    refused, others are ignored, as TEI does. paths: the routes that take the body.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    paths: ClassVar[tuple[str, ...]] = ()
+
+    model: Annotated[ModelName, supported_for("OpenAI", "Cohere", "NIM")] = None
+
+
+class TypedInputs(RequestBody):
     """The fields that say what the inputs are, on every route that makes vectors of texts."""
 
     input_type: Annotated[InputTypeField, supported_for("Cohere", "NIM", "Voyage")] = None
@@ -149,7 +164,12 @@ class TypedInputs(ApiModel):
         supported_for("Jina"),
         Field(description="The same as `input_type`.", examples=["retrieval.query"]),
     ] = None
-    prompt_name: PromptName = None
+    prompt_name: Annotated[PromptName, supported_for("TEI")] = None
+    prompt: Annotated[
+        str | None,
+        supported_for("Embedserve"),
+        Field(description="Text put before each input, instead of a prompt by name.", examples=["query: "]),
+    ] = None
 
 
 # Members of answers.

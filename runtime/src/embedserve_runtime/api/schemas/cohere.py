@@ -10,13 +10,12 @@ from embedserve_runtime.api.schemas.base import (
     ApiModel,
     EmbeddingType,
     FailFastList,
-    ModelName,
     Positive,
     RequestId,
     TypedInputs,
     is_none,
 )
-from embedserve_runtime.api.schemas.compatibility import ignored_for
+from embedserve_runtime.api.schemas.compatibility import ignored_for, refused_for
 
 
 class CohereContent(ApiModel):
@@ -37,6 +36,8 @@ class CohereInput(ApiModel):
 class CohereEmbedRequest(TypedInputs):
     """Body of `POST /v2/embed`: `texts` or `inputs`."""
 
+    paths = ("/v2/embed",)
+
     texts: FailFastList[str] | None = Field(
         None, description="The texts to embed.", examples=[["What is a vector?", "A list of numbers."]]
     )
@@ -45,10 +46,9 @@ class CohereEmbedRequest(TypedInputs):
         description="The inputs in parts, instead of `texts`.",
         examples=[[{"content": [{"type": "text", "text": "What is a vector?"}]}]],
     )
-    images: FailFastList[str] | None = Field(
+    images: Annotated[FailFastList[str] | None, refused_for("Cohere")] = Field(
         None, description="Refused unless empty: the model takes text.", examples=[None]
     )
-    model: ModelName = None
     priority: Annotated[int | None, ignored_for("Cohere")] = Field(
         None, description="Accepted for compatibility; not used.", examples=[0]
     )

@@ -15,7 +15,6 @@ from embedserve_runtime.api.schemas.base import (
     FailFastList,
     Inputs,
     ModelId,
-    ModelName,
     Overflow,
     Positive,
     Truncate,
@@ -41,8 +40,9 @@ class NumberRanges(ApiModel):
 class EncodeRequest(TypedInputs):
     """Body of `POST /v1/encode`."""
 
+    paths = ("/v1/encode",)
+
     inputs: Inputs
-    model: ModelName = None
     outputs: Annotated[FailFastList[OutputName], Field(min_length=1)] | None = Field(
         None,
         description="dense: a vector an input; sparse: weights of vocabulary entries; multi_vector: a vector for "
@@ -64,9 +64,6 @@ class EncodeRequest(TypedInputs):
         description="Give sparse vectors as objects too, weight by the entry's text (Elasticsearch, OpenSearch); null "
         "means false.",
         examples=[True],
-    )
-    prompt: str | None = Field(
-        None, description="Text put before each input, instead of a prompt by name.", examples=["query: "]
     )
     truncate: Truncate = None
     truncation_direction: Direction = None

@@ -17,7 +17,6 @@ from embedserve_runtime.api.schemas.base import (
     Index,
     Inputs,
     ModelId,
-    ModelName,
     Overflow,
     Positive,
     Reason,
@@ -32,8 +31,9 @@ OneEmbeddingType = Annotated[FailFastList[EmbeddingType], Field(min_length=1, ma
 class EmbeddingRequest(TypedInputs):
     """Body of `POST /v1/embeddings`: OpenAI's fields, and those of others whose clients call this path."""
 
+    paths = ("/v1/embeddings",)
+
     input: Inputs
-    model: ModelName = None
     encoding_format: Literal["float", "base64"] | None = Field(
         None,
         description="How vectors are written; base64: little-endian bytes of the numbers. null means float.",

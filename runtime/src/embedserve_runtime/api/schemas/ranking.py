@@ -14,10 +14,10 @@ from embedserve_runtime.api.schemas.base import (
     FailFastList,
     Index,
     ModelId,
-    ModelName,
     Positive,
     Query,
     RawScores,
+    RequestBody,
     RequestId,
     Truncate,
     is_none,
@@ -36,11 +36,13 @@ class RerankDocument(ApiModel):
     )
 
 
-class RerankRequest(ApiModel):
+class RerankRequest(RequestBody):
     """Body of `POST /rerank`, `/v1/rerank` and `/v2/rerank`.
 
     With `texts` the answer is TEI's, with `documents` it has Cohere's members and Jina's.
     """
+
+    paths = ("/rerank", "/v1/rerank", "/v2/rerank")
 
     query: Query
     texts: Annotated[FailFastList[str] | None, supported_for("TEI")] = Field(
@@ -63,7 +65,6 @@ class RerankRequest(ApiModel):
             examples=[None],
         ),
     ] = None
-    model: ModelName = None
     top_n: Annotated[Positive | None, supported_for("Cohere", "Jina", "vLLM")] = Field(
         None, description="How many of the best; null gives all.", examples=[3]
     )

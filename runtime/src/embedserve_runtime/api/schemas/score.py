@@ -12,9 +12,9 @@ from embedserve_runtime.api.schemas.base import (
     Direction,
     FailFastList,
     ModelId,
-    ModelName,
     PromptName,
     Query,
+    RequestBody,
     Truncate,
     VectorSpace,
     is_none,
@@ -55,14 +55,15 @@ class ScoreWeights(ApiModel):
     )
 
 
-class ScoreRequest(ApiModel):
+class ScoreRequest(RequestBody):
     """Body of `POST /v1/score`."""
+
+    paths = ("/v1/score",)
 
     query: Query
     documents: FailFastList[str] = Field(
         description="The texts to score.", examples=[["A list of numbers.", "A fruit."]]
     )
-    model: ModelName = None
     weights: ScoreWeights | None = Field(
         None,
         description="The measures to take; null: every measure that the model has, each with weight 1.",
@@ -77,6 +78,9 @@ class ScoreRequest(ApiModel):
         None,
         description="The task whose adapter reads query and documents, of a model with several; null: the first.",
         examples=["text-matching"],
+    )
+    input_type: InputTypeName | None = Field(
+        None, description="The same as `task`.", examples=["text-matching"]
     )
     query_prompt_name: PromptName = None
     document_prompt_name: PromptName = None

@@ -18,6 +18,7 @@ from embedserve_runtime.api.schemas.base import (
     InputTypeField,
     ModelId,
     RawScores,
+    RequestBody,
     Truncate,
     TypedInputs,
     VectorSpace,
@@ -27,6 +28,8 @@ from embedserve_runtime.api.schemas.base import (
 
 class EmbedRequest(TypedInputs):
     """Body of `POST /embed`."""
+
+    paths = ("/embed",)
 
     inputs: Inputs
     truncate: Truncate = None
@@ -40,13 +43,17 @@ class EmbedRequest(TypedInputs):
 class EmbedTokensRequest(TypedInputs):
     """Body of `POST /embed_all` and `POST /embed_sparse`."""
 
+    paths = ("/embed_all", "/embed_sparse")
+
     inputs: Inputs
     truncate: Truncate = None
     truncation_direction: Direction = None
 
 
-class PredictRequest(ApiModel):
+class PredictRequest(RequestBody):
     """Body of `POST /predict`."""
+
+    paths = ("/predict",)
 
     inputs: Annotated[
         Annotated[
@@ -95,6 +102,8 @@ class SimilarityParameters(TypedInputs):
 class SimilarityRequest(SimilarityParameters):
     """Body of `POST /similarity`. Fields of `parameters` may stand beside it, too."""
 
+    paths = ("/similarity",)
+
     inputs: SimilarityInputs = Field(
         description="What is compared with what.",
         examples=[{"source_sentence": "What is a vector?", "sentences": ["A list of numbers."]}],
@@ -106,6 +115,8 @@ class SimilarityRequest(SimilarityParameters):
 
 class TokenizeRequest(TypedInputs):
     """Body of `POST /tokenize`."""
+
+    paths = ("/tokenize",)
 
     inputs: Annotated[
         Annotated[FailFastList[str], UNION_MEMBER] | Annotated[str, UNION_MEMBER],
@@ -121,8 +132,10 @@ class TokenizeRequest(TypedInputs):
     )
 
 
-class DecodeRequest(ApiModel):
+class DecodeRequest(RequestBody):
     """Body of `POST /decode`."""
+
+    paths = ("/decode",)
 
     ids: Annotated[
         FailFastList[
@@ -140,6 +153,12 @@ class DecodeRequest(ApiModel):
     input_type: InputTypeField = None
 
 
+Parameters = Annotated[
+    dict[str, Any] | None,
+    Field(description="Fields that may as well stand beside the inputs.", examples=[{"truncate": True}]),
+]
+
+
 class InvocationRequest(ApiModel):
     """Body of `POST /` and `POST /invocations`: that of the route for what the model does."""
 
@@ -151,20 +170,27 @@ class InvocationRequest(ApiModel):
         examples=["What is a vector?"],
     )
 
+    parameters: Parameters = None
+
     @property
     def content(self) -> dict[str, Any]:
         """All members that were given."""
-        members = {"inputs": self.inputs} if "inputs" in self.model_fields_set else {}
+        members = {
+            name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set
+        }
         return {**(self.model_extra or {}), **members}
 
 
-class VertexRequest(ApiModel):
+class VertexRequest(RequestBody):
     """Body of `POST /vertex`: each instance is a body of `/embed`, or of the route of what the model does."""
+
+    paths = ("/vertex",)
 
     instances: list[Any] = Field(
         description="Bodies of `/embed`, or of the route of what the model does.",
         examples=[[{"inputs": "What is a vector?"}]],
     )
+    parameters: Parameters = None
 
 
 class TokenItem(ApiModel):

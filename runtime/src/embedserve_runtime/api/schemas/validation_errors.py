@@ -30,6 +30,7 @@ _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "bool_type": lambda _: "true or false",
     "list_type": lambda _: "a list",
     "model_type": lambda _: "an object",
+    "dict_type": lambda _: "an object",
     "none_required": lambda _: "null",
     "literal_error": lambda context: str(context["expected"]),
     "enum": lambda context: str(context["expected"]),
