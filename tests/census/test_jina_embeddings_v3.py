@@ -23,6 +23,7 @@ from tests.census.dense_folders import save_dense
 from tests.census.jina import INSTRUCTIONS, merge_adapter
 from tests.census.kinds import ENGINES
 from tests.census.layouts import WEIGHTS, edit_config, edit_tensors
+from tests.census.tokenizers import MAX_TOKENS
 from tests.runtime.heads.head_runner import dense_of, greatest
 from tests.runtime.pipelines.folders import TEXTS, finished, tokens_of
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
@@ -35,7 +36,7 @@ Want = Callable[[str], FloatArray]
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Want]:
     """The folder, and what upstream makes of the texts with an adapter and its instruction."""
     home = tmp_path_factory.mktemp("jina")
-    twin, folder = save_dense("xlm-roberta-flash-adapters", "mean normalize", home)
+    twin, folder = save_dense("xlm-roberta-flash-adapters", "mean normalize", home, max_length=MAX_TOKENS)
 
     @cache
     def want(adapter: str) -> FloatArray:

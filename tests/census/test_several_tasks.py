@@ -37,7 +37,7 @@ class AdapterModel:
 
 def build_v3(home: Path) -> AdapterModel:
     """jina-embeddings-v3, texts as documents."""
-    twin, folder = save_dense("xlm-roberta-flash-adapters", "mean normalize", home)
+    twin, folder = save_dense("xlm-roberta-flash-adapters", "mean normalize", home, max_length=MAX_TOKENS)
     adapters = {
         "text-matching": "text-matching",
         "retrieval": "retrieval.passage",
