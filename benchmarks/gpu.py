@@ -255,7 +255,7 @@ def measure(case: Case, folder: Path, peak: float, for_seconds: float) -> Iterat
     shape, name, started = case.shape, case.name, time.perf_counter()
     encoder = families.describe(read_folder(folder))
     weights = Weights(encoder, Checkpoint.open(folder))
-    stored = next(weights.read_tensors())[1].dtype.name
+    stored = weights.read_tensor(weights.names[0]).dtype.name
     options = ForwardOptions(calibration=shape.calibration_batch(folder))
     loaded = Loaded(encoder, weights, shape, case.eight_bit or torch.bfloat16, options)
     ready = time.perf_counter()

@@ -17,9 +17,16 @@ VOCABULARY = 30_522
 """That of MiniLM, whose tokenizer they have."""
 
 
-def save_random_model(name: str, folder: Path, *, layers: int) -> Encoder:
-    """Write a model of that shape with so many layers and MiniLM's tokenizer into `folder`."""
-    encoder = describe_shape(name, folder, layers=layers, vocabulary=VOCABULARY)
+def save_random_model(
+    name: str,
+    folder: Path,
+    *,
+    layers: int,
+    vocabulary: int = VOCABULARY,
+    dtype: type[np.floating] = np.float16,
+) -> Encoder:
+    """Write a model of that shape with so many layers, so many rows for tokens and MiniLM's tokenizer into `folder`."""
+    encoder = describe_shape(name, folder, layers=layers, vocabulary=vocabulary)
     shutil.copy(minilm_folder() / "tokenizer.json", folder)
     prefix, sources = encoder.parameter_names.prefixes[0], encoder.parameter_names.sources
     tensors = {}
@@ -27,6 +34,6 @@ def save_random_model(name: str, folder: Path, *, layers: int) -> Encoder:
         source: TensorSource = sources[one.pattern][0]
         shape = (one.shape[0] * source.parts, *one.shape[1:])
         place = prefix + source.tensor.format(layer=one.layer)
-        tensors[place] = np.full(shape[::-1] if source.transpose else shape, 0.01, dtype=np.float16)
+        tensors[place] = np.full(shape[::-1] if source.transpose else shape, 0.01, dtype=dtype)
     save_file(tensors, folder / "model.safetensors")
     return encoder

@@ -16,7 +16,7 @@ from embedserve_runtime.model.architecture import Encoder
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.sparse_static import SparseStaticTable
-from embedserve_runtime.model.static import StaticTable, read_table_tensors
+from embedserve_runtime.model.static import StaticTable, name_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors
 
 EngineName = Literal["onnx", "torch", "static"]
@@ -29,8 +29,9 @@ def find_model_sizes(
     """Return what the model takes, the engine that would run it, and the precision of its weights."""
     match card.body:
         case StaticTable() as table:
-            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
-            size, token = sum(tensor.nbytes for tensor in own.values()), FLOAT_BYTES * table.dimensions
+            checkpoint, token = tensors.open_checkpoint(card.encoder_path), FLOAT_BYTES * table.dimensions
+            names = name_table_tensors(checkpoint, table.tensor).values()
+            size = sum(checkpoint.count_bytes(name) for name in names)
             return _describe_table(card, size, token), "static", "as stored"
         case SparseStaticTable() as table:
             return _describe_table(card, FLOAT_BYTES * table.vocabulary, 8), "static", "as stored"

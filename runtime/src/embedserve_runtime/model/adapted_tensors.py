@@ -113,10 +113,21 @@ class AdaptedTensors:
             rows += added
         return merged
 
-    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
-        """Return one row of a matrix, merged."""
-        values: NDArray[np.generic] = self.read_tensor(name)[row]
-        return values
+    def read_stored_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Return rows of the tensor as the files have it, with nothing added."""
+        if self._strip(name) in self._replacement_of:
+            return self.read_stored(name)[start:stop]
+        return self._checkpoint.read_rows(name, start, stop)
+
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Return rows of the tensor, merged."""
+        return self.read_tensor(name)[start:stop]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the tensor, which merging does not change."""
+        if self._strip(name) in self._replacement_of:
+            return self.read_stored(name).shape
+        return self._checkpoint.shape(name)
 
     def _strip(self, name: str) -> str:
         """Return a tensor's or module's name without the prefix that checkpoints of the family may have."""
@@ -181,9 +192,11 @@ class UnmergedTensors:
     def read_tensor(self, name: str) -> NDArray[np.generic]:
         return self.adapted.read_stored(name)
 
-    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
-        values: NDArray[np.generic] = self.read_tensor(name)[row]
-        return values
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        return self.adapted.read_stored_rows(name, start, stop)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.adapted.shape(name)
 
 
 def _take_rows(tensor: FloatArray, source: TensorSource) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import prod
@@ -26,6 +26,9 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
+BLOCK_BYTES = 32 << 20
+"""Bytes of a tensor that are in memory at once where it is read in blocks."""
+_MAX_NUMBER_BYTES = 4
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -37,7 +40,9 @@ class StoredTensors(Protocol):
 
     def read_tensor(self, name: str) -> NDArray[np.generic]: ...
 
-    def read_row(self, name: str, row: int) -> NDArray[np.generic]: ...
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
 
 
 class Checkpoint:
@@ -113,16 +118,34 @@ class Checkpoint:
             raise ModelInvalid(f"{file}: tensor {name} cannot be read: {error}") from error
         return tensor
 
-    def read_row(self, name: str, row: int) -> NDArray[np.generic]:
-        """Read one row of a matrix as stored, without reading the others."""
+    def read_rows(self, name: str, start: int, stop: int) -> NDArray[np.generic]:
+        """Read the rows from `start` to before `stop` of a tensor as stored, without reading the others."""
         self._read.add(name)
+        if name in self._pickled:
+            return self._pickled[name][start:stop]
         file = self._file_of[name]
         try:
             with safe_open(file, framework="np") as tensors:
-                values: NDArray[np.generic] = tensors.get_slice(name)[row]
+                rows: NDArray[np.generic] = tensors.get_slice(name)[start:stop]
         except (SafetensorError, OSError) as error:
-            raise ModelInvalid(f"{file}: row {row} of tensor {name} cannot be read: {error}") from error
-        return values
+            raise ModelInvalid(f"{file}: rows of tensor {name} cannot be read: {error}") from error
+        return rows
+
+    def read_blocks(self, name: str) -> Iterator[NDArray[np.generic]]:
+        """Read a tensor as stored, rows by rows: of a large one there are at most BLOCK_BYTES in memory."""
+        shape = self.shape(name)
+        if _fits_block(shape):
+            yield self.read_tensor(name)
+            return
+        for start, stop in _divide_rows(0, shape):
+            yield self.read_rows(name, start, stop)
+
+    def count_bytes(self, name: str) -> int:
+        """Return the size of a tensor; of a large one, a row is read."""
+        shape = self.shape(name)
+        if _fits_block(shape):
+            return self.read_tensor(name).nbytes
+        return prod(shape) * self.read_rows(name, 0, 1).itemsize
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Read the shape of a tensor, and nothing else of it."""
@@ -232,7 +255,39 @@ class Weights:
         """Read a parameter as float32."""
         return self.read_tensor(parameter).astype(np.float32, copy=False)
 
-    def read_tensors(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Read every parameter as stored, in the order of our names."""
-        for parameter in sorted(self._source_of):
-            yield parameter, self.read_tensor(parameter)
+    @property
+    def names(self) -> list[str]:
+        """Our names of the parameters, sorted."""
+        return sorted(self._source_of)
+
+    def shape(self, parameter: str) -> tuple[int, ...]:
+        """Return the shape of a parameter, as the description has it."""
+        return self._shape_of[parameter]
+
+    def read_blocks(self, parameter: str) -> Iterator[NDArray[np.generic]]:
+        """Read a parameter as `read_tensor` does, rows by rows: of a large one there are at most BLOCK_BYTES in memory.
+
+        Raises ModelInvalid when the shape is not the description's.
+        """
+        source, shape = self._source_of[parameter], self._shape_of[parameter]
+        stored = (shape[0] * source.parts, *shape[1:])
+        if source.transpose or _fits_block(shape) or self._checkpoint.shape(source.tensor) != stored:
+            yield self.read_tensor(parameter)
+            return
+        for start, stop in _divide_rows(source.part * shape[0], shape):
+            block = self._checkpoint.read_rows(source.tensor, start, stop)
+            if self._on_read is not None:
+                self._on_read(block.size)
+            yield block
+
+
+def _fits_block(shape: Sequence[int]) -> bool:
+    return prod(shape) * _MAX_NUMBER_BYTES <= BLOCK_BYTES
+
+
+def _divide_rows(first: int, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield from which row on to before which the rows from `first` on are read at a time."""
+    end = first + shape[0]
+    step = max(1, BLOCK_BYTES // (_MAX_NUMBER_BYTES * prod(shape[1:])))
+    for start in range(first, end, step):
+        yield start, min(start + step, end)

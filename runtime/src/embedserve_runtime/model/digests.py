@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from embedserve_runtime.model.adapted_tensors import open_adapted_tensors
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.checkpoint import Weights
+from embedserve_runtime.model.checkpoint import Checkpoint, Weights
 from embedserve_runtime.model.heads.tensors import read_head_tensors
-from embedserve_runtime.model.identity import TensorDigests, digest_tensor
+from embedserve_runtime.model.identity import TensorDigests, digest_blocks, digest_tensor
 from embedserve_runtime.model.sparse_static import TENSOR, SparseStaticTable, read_token_weights
-from embedserve_runtime.model.static import StaticTable, read_table_tensors
+from embedserve_runtime.model.static import StaticTable, name_table_tensors
 from embedserve_runtime.model.tensors import ModelTensors, NamedTensor, read_dense_tensors
 from embedserve_runtime.progress import track_work
 
@@ -26,8 +26,9 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         case BundledOnnx():
             return TensorDigests({}, dense, {}, ())
         case StaticTable() as table:
-            own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
-            return TensorDigests(_digest_all(own.items()), dense, {}, ())
+            return TensorDigests(
+                _digest_table(tensors.open_checkpoint(card.encoder_path), table.tensor), dense, {}, ()
+            )
         case SparseStaticTable():
             row = read_token_weights(tensors, card.encoder_path)
             return TensorDigests(_digest_all([(TENSOR, row)]), dense, {}, ())
@@ -36,7 +37,7 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
     checkpoint = tensors.open_checkpoint(card.encoder_path) if adapted is None else adapted.unmerged
     weights = Weights(card.encoder, checkpoint)
     with track_work("hashing weights", weights.size, "parameters") as advance:
-        encoder = _digest_all(weights.with_observer(advance).read_tensors() if with_encoder else ())
+        encoder = _digest_encoder(weights.with_observer(advance)) if with_encoder else {}
     return TensorDigests(
         encoder=encoder,
         dense=dense,
@@ -48,6 +49,18 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
         ),
         adapter=_digest_all(() if adapted is None else adapted.iterate_factors()),
     )
+
+
+def _digest_encoder(weights: Weights) -> dict[str, str]:
+    return {name: digest_blocks(weights.read_blocks(name), weights.shape(name)) for name in weights.names}
+
+
+def _digest_table(checkpoint: Checkpoint, table: str) -> dict[str, str]:
+    names = name_table_tensors(checkpoint, table)
+    return {
+        part: digest_blocks(checkpoint.read_blocks(name), checkpoint.shape(name))
+        for part, name in names.items()
+    }
 
 
 def _digest_all(tensors: Iterable[NamedTensor]) -> dict[str, str]:

@@ -9,7 +9,7 @@ are mapped first, and the tokenizer is hashed without its truncation and padding
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -41,8 +41,16 @@ class TensorDigests:
 
 def digest_tensor(tensor: NDArray[np.generic]) -> str:
     """Return SHA-256 over dtype, shape and little-endian bytes, in hex digits."""
-    digest = hashlib.sha256(f"{tensor.dtype.name}:{','.join(map(str, tensor.shape))}:".encode())
-    digest.update(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1).data)
+    return digest_blocks([tensor], tensor.shape)
+
+
+def digest_blocks(blocks: Iterable[NDArray[np.generic]], shape: Sequence[int]) -> str:
+    """Return the digest of a tensor of that shape whose rows come in blocks, one after another; at least one."""
+    digest = hashlib.sha256()
+    for number, block in enumerate(blocks):
+        if number == 0:
+            digest.update(f"{block.dtype.name}:{','.join(map(str, shape))}:".encode())
+        digest.update(np.ascontiguousarray(block).view(np.uint8).reshape(-1).data)
     return digest.hexdigest()
 
 

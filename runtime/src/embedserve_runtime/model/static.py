@@ -10,7 +10,7 @@ Source of the rules: `StaticModel` of model2vec 0.10, `StaticEmbedding` of sente
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from embedserve_runtime.model.tensors import ModelTensors
 from embedserve_runtime.model.vocabulary import parse_tokenizer
 
 MODEL2VEC, SENTENCE_TRANSFORMERS = "embeddings", "embedding.weight"
+EMBEDDINGS = "embeddings"
+"""The part of a table that has its rows."""
 # Where nothing bounds a text, as in sentence-transformers: a batch must hold the longest input.
 DEFAULT_MAX_LENGTH = 32_768
 
@@ -97,14 +99,17 @@ def read_static(files: ModelFiles, tensors: ModelTensors, module: str | None) ->
         )
     if tensor is None or (module is None and tensor != MODEL2VEC):
         return None
-    return _read_table(module_files, tensor, read_table_tensors(checkpoint, tensor))
+    return _read_table(module_files, tensor, checkpoint)
 
 
-def _read_table(module_files: ModelFiles, tensor: str, tensors: Mapping[str, Tensor]) -> StaticTable:
+def _read_table(module_files: ModelFiles, tensor: str, checkpoint: Checkpoint) -> StaticTable:
     tokenizer = load_tokenizer(module_files)
     tokens = tokenizer.get_vocab()
-    vocabulary = len(tensors.get("mapping", tensors["embeddings"]))
-    _check(module_files, tensors, vocabulary, max(tokens.values(), default=0))
+    names = name_table_tensors(checkpoint, tensor)
+    shape = checkpoint.shape(tensor)
+    vectors = {part: checkpoint.read_tensor(name) for part, name in names.items() if part != EMBEDDINGS}
+    vocabulary = len(vectors["mapping"]) if "mapping" in vectors else shape[0] if shape else 0
+    _check(module_files, shape, vectors, vocabulary, max(tokens.values(), default=0))
     if tensor == SENTENCE_TRANSFORMERS:
         truncation = module_files.parse(TOKENIZER_FILE, TokenizerJson).truncation
         length, characters, unknown, normalize = truncation and truncation.max_length, None, None, None
@@ -116,7 +121,7 @@ def _read_table(module_files: ModelFiles, tensor: str, tensors: Mapping[str, Ten
     return StaticTable(
         tensor=tensor,
         vocabulary=vocabulary,
-        dimensions=tensors["embeddings"].shape[1],
+        dimensions=shape[1],
         max_length=length or DEFAULT_MAX_LENGTH,
         token_characters=characters,
         unknown=unknown,
@@ -134,24 +139,38 @@ def load_tokenizer(module_files: ModelFiles) -> Tokenizer:
     return parse_tokenizer(file)
 
 
-def read_table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
-    """Read `embeddings`, and `weights` and `mapping` where the model has them, as stored. name: of the table, by
-    `StaticTable.tensor`. Raises ModelInvalid."""
-    parts = {"embeddings": name}
+def name_table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, str]:
+    """Return the tensors of `embeddings`, and of `weights` and `mapping` where the model has them. name: of the table,
+    by `StaticTable.tensor`."""
+    parts = {EMBEDDINGS: name}
     if name == MODEL2VEC:
         parts |= {part: part for part in ("mapping", "weights") if part in checkpoint.names}
-    return {part: checkpoint.read_tensor(tensor) for part, tensor in parts.items()}
+    return parts
 
 
-def _check(module_files: ModelFiles, tensors: Mapping[str, Tensor], vocabulary: int, last_token: int) -> None:
+def read_table_tensors(checkpoint: Checkpoint, name: str) -> Mapping[str, Tensor]:
+    """Read the tensors that `name_table_tensors` names, as stored. Raises ModelInvalid."""
+    return {
+        part: checkpoint.read_tensor(tensor) for part, tensor in name_table_tensors(checkpoint, name).items()
+    }
+
+
+def _check(
+    module_files: ModelFiles,
+    shape: Sequence[int],
+    vectors: Mapping[str, Tensor],
+    vocabulary: int,
+    last_token: int,
+) -> None:
+    """Raise ModelInvalid where the table, of that shape, and its weights and mapping are not of one model."""
     path = module_files.path / SINGLE_FILE
-    if tensors["embeddings"].ndim != 2:
-        raise ModelInvalid(f"{path}: the table has shape {list(tensors['embeddings'].shape)}, not two sides")
+    if len(shape) != 2:
+        raise ModelInvalid(f"{path}: the table has shape {list(shape)}, not two sides")
     if last_token >= vocabulary:
         raise ModelInvalid(
             f"{path} has rows for {vocabulary} tokens, tokenizer.json gives ids up to {last_token}"
         )
-    rows, mapping, weights = len(tensors["embeddings"]), tensors.get("mapping"), tensors.get("weights")
+    rows, mapping, weights = shape[0], vectors.get("mapping"), vectors.get("weights")
     if mapping is not None and (
         mapping.ndim != 1 or mapping.dtype.kind not in "iu" or mapping.min() < 0 or mapping.max() >= rows
     ):

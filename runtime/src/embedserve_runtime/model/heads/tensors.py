@@ -49,7 +49,7 @@ def read_head_tensors(
 def _read_difference(checkpoint: StoredTensors, layer: HeadLayer) -> NDArray[np.generic]:
     """Take one row of the stored weight, or the first less the second, by the divisor; float32, (1, in features)."""
     name = _find_name(checkpoint, layer.weight)
-    rows = [checkpoint.read_row(name, row).astype(np.float32) for row in layer.rows]
+    rows = [checkpoint.read_rows(name, row, row + 1)[0].astype(np.float32) for row in layer.rows]
     if rows[0].shape != (layer.in_features,):
         raise ModelInvalid(
             f"tensor {name} of the model's head has rows of {list(rows[0].shape)}, config.json asks for "
