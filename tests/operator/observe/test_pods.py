@@ -8,7 +8,7 @@ import pytest
 
 from embedserve_operator.kube.views.pods import Pod
 from embedserve_operator.observe.pods import read_lingering_end, read_pod
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.state.failures import Failure, MemoryShortage
 from tests.operator.builders import failed, fetched, pod, ready
 
 
@@ -177,8 +177,9 @@ CASES = [
         Failure(
             "OOMKilled",
             "container runtime of pod docs-pod needed more memory than its limit of 1Gi (its model's files alone "
-            "are 87 MiB); set spec.resources.limits.memory to 1536Mi",
+            "are 87 MiB)",
             is_transient=True,
+            shortage=MemoryShortage("runtime", "1Gi"),
         ),
         id="out of memory once, with a model of known size",
     ),
@@ -186,9 +187,9 @@ CASES = [
         with_status(containerStatuses=[ended("runtime", 137, "OOMKilled")]),
         Failure(
             "OOMKilled",
-            "container runtime of pod docs-pod needed more memory than its limit of 1Gi; "
-            "set spec.resources.limits.memory to 1536Mi",
+            "container runtime of pod docs-pod needed more memory than its limit of 1Gi",
             is_transient=False,
+            shortage=MemoryShortage("runtime", "1Gi"),
         ),
         id="out of memory again and again",
     ),

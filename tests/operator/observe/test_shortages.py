@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from embedserve_operator.observe.shortages import advise_after_eviction, choose_memory_limit
+from embedserve_operator.observe.shortages import advise_after_eviction
 
-MIB = 2**20
 LOW = (
     "The node was low on resource: {resource}. Threshold quantity: 100Mi, available: 52Mi. Container runtime was using "
     "{used}, request is 0, has larger consumption of {resource}. "
 )
-
-
-@pytest.mark.parametrize(
-    ("limit", "model_bytes", "want"),
-    [
-        ("1Gi", None, "1536Mi"),
-        ("1Gi", 87 * MIB, "1536Mi"),
-        ("512Mi", 2_200 * MIB, "3584Mi"),
-        (None, 87 * MIB, "448Mi"),
-        ("500M", None, "768Mi"),
-        (None, None, None),
-    ],
-)
-def test_a_limit_is_named_that_should_do(
-    limit: str | None, model_bytes: int | None, want: str | None
-) -> None:
-    assert choose_memory_limit(limit, model_bytes) == want
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_the_pods_of_the_refused_model_go_and_those_that_serve_stay() -> None:
         pytest.param({"suspend": True}, ("replicas",), 0, id="suspend"),
         pytest.param(
             {"resources": {"limits": {"memory": "2Gi"}}},
-            ("template", "spec", "containers", 0, "resources"),
-            {"limits": {"memory": "2Gi"}},
+            ("template", "spec", "containers", 0, "resources", "limits", "memory"),
+            "2Gi",
             id="resources",
         ),
         pytest.param(

@@ -35,7 +35,7 @@ CASES = (
         hub_spec(hardware={"class": "cpu-x86"}),
         {
             f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
-            f"{FETCH}.resources": {"requests": {"cpu": 2}},
+            f"{FETCH}.resources.requests.cpu": 2,
             f"{RUNTIME}.resources": {"requests": {"cpu": 2}},
         },
     ),
@@ -45,7 +45,7 @@ CASES = (
         {
             f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[0]": "arm64",
             f"{NODE_TERMS}[0].matchExpressions[kubernetes.io/arch].values[1]": GONE,
-            f"{FETCH}.resources": {"requests": {"cpu": 2}},
+            f"{FETCH}.resources.requests.cpu": 2,
             f"{RUNTIME}.resources": {"requests": {"cpu": 2}},
         },
     ),
@@ -58,7 +58,7 @@ CASES = (
         {
             f"{FETCH}.resources.requests.cpu": 8,
             f"{FETCH}.resources.requests.memory": "4Gi",
-            f"{FETCH}.resources.limits": {"memory": "4Gi"},
+            f"{FETCH}.resources.limits.memory": "4Gi",
             f"{RUNTIME}.resources.requests.cpu": 8,
             f"{RUNTIME}.resources.requests.memory": "4Gi",
             f"{RUNTIME}.resources.limits": {"memory": "4Gi"},

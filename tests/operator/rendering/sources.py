@@ -104,6 +104,7 @@ CASES = (
             f"{CONFIG}.server.served_model_name": "models:/encoders/minilm",
             f"{POLICY}.egress[2]": GONE,
             f"{FETCH}.env[EMBEDSERVE_MODEL__COMMIT]": GONE,
+            f"{POD}.volumes[models].emptyDir.sizeLimit": "256Mi",
             f"{FETCH}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{RUNTIME}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{POD}.volumes[source]": {
@@ -122,6 +123,7 @@ CASES = (
             f"{CONFIG}.server.served_model_name": "models:/",
             f"{POLICY}.egress[2]": GONE,
             f"{FETCH}.env[EMBEDSERVE_MODEL__COMMIT]": GONE,
+            f"{POD}.volumes[models].emptyDir.sizeLimit": "256Mi",
             f"{FETCH}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{RUNTIME}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{POD}.volumes[source]": {
@@ -149,6 +151,7 @@ CASES = (
             f"{CONFIG}.server.served_model_name": "registry.example/models/minilm@sha256:0123:/encoders/minilm",
             f"{POLICY}.egress[2]": GONE,
             f"{FETCH}.env[EMBEDSERVE_MODEL__COMMIT]": GONE,
+            f"{POD}.volumes[models].emptyDir.sizeLimit": "256Mi",
             f"{FETCH}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{RUNTIME}.volumeMounts[/volume]": {"name": "source", "mountPath": "/volume", "readOnly": True},
             f"{POD}.volumes[source]": {

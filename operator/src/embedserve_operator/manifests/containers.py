@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from embedserve_operator.api.sources import SecretKeyRef
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.pin import build_pin_variable, is_movable
-from embedserve_operator.manifests.placement import find_accelerators, find_hardware_class, find_image
+from embedserve_operator.manifests.placement import find_accelerators, find_image
 from embedserve_operator.manifests.pod_inputs import PodInputs
+from embedserve_operator.manifests.resources import build_serving_resources, build_task_resources
 from embedserve_operator.manifests.runtime_config import (
     GRPC_PORT,
     KEYS_PATH,
@@ -28,6 +27,7 @@ CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
 KEYS_VOLUME = "embedserve-keys"
 FETCH: JobTask = "fetch"
+CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
 _AWS_REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")
@@ -40,10 +40,12 @@ Loading a model does not count, however large it is, since the port opens before
 """
 
 
-def build_task_container(pods: PodInputs, task: JobTask, *, read_only: bool = False) -> Manifest:
+def build_task_container(
+    pods: PodInputs, task: JobTask, *, is_init: bool = False, read_only: bool = False
+) -> Manifest:
     """Return the container that fills a volume with the model, or adds its converted form.
 
-    With `read_only` it only looks for what is there.
+    `is_init` says that its pod serves afterwards. With `read_only` it only looks for what is there.
     """
     spec, settings = pods.spec, pods.settings
     container = _build_container(task, task, spec, settings, read_only=read_only)
@@ -51,7 +53,7 @@ def build_task_container(pods: PodInputs, task: JobTask, *, read_only: bool = Fa
         container["env"] += _build_credentials(spec)
         if is_movable(spec):
             container["env"].append(build_pin_variable(pods.resource, pods.revision))
-    return {**container, **_build_resources(spec, settings, accelerated=False)}
+    return {**container, **build_task_resources(pods, task, is_init=is_init)}
 
 
 def _build_credentials(spec: EmbeddingServiceSpec) -> list[Manifest]:
@@ -74,20 +76,13 @@ def _build_aws_variable(secret: str, variable: str, *, optional: bool = False) -
     return {"name": variable, "valueFrom": {"secretKeyRef": ref}}
 
 
-def build_runtime_container(
-    spec: EmbeddingServiceSpec,
-    settings: RenderSettings,
-    *,
-    read_only: bool = False,
-    keeps_kernels: bool = False,
-    memory: Manifest | None = None,
-) -> Manifest:
-    """Return the container that serves the model, from a volume that it cannot write with `read_only`.
-
-    `keeps_kernels` makes an exception for the folder of compiled kernels, where there is an accelerator to
-    compile for. `memory` is what its resources have where the user gives no memory.
+def build_runtime_container(pods: PodInputs) -> Manifest:
+    """Return the container that serves the model. A volume with a claim is read-only for it, except for the folder of
+    compiled kernels where there is an accelerator to compile for and the volume is ours to fill.
     """
-    container = _build_container(RUNTIME, "serve", spec, settings, read_only=read_only)
+    spec, settings, volume = pods.spec, pods.settings, pods.volume
+    container = _build_container(RUNTIME, "serve", spec, settings, read_only=volume is not None)
+    keeps_kernels = volume is not None and not volume.is_filled
     if keeps_kernels and find_accelerators(spec, settings) is not None:
         mount = {"name": VOLUME, "mountPath": f"{STORE_PATH}/{KERNELS}", "subPath": KERNELS}
         container["volumeMounts"].append(mount)
@@ -95,7 +90,7 @@ def build_runtime_container(
         container["volumeMounts"].append({"name": KEYS_VOLUME, "mountPath": KEYS_PATH, "readOnly": True})
     return {
         **container,
-        **_build_resources(spec, settings, accelerated=True, memory=memory),
+        **build_serving_resources(pods),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _list_ports(spec)
         ],
@@ -148,30 +143,6 @@ def _build_container(
         "terminationMessagePolicy": "File",
         "volumeMounts": [*mounts, *(mount.as_wire() for mount in spec.pod.volume_mounts or ())],
     }
-
-
-def _build_resources(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, *, accelerated: bool, memory: Manifest | None = None
-) -> dict[str, dict[str, Any]]:
-    """Return the user's resources, completed by the class's whole CPUs, the memory that the model needs, and
-    the accelerators.
-    """
-    user_resources = spec.resources.as_wire() if spec.resources is not None else {}
-    limits, requests = dict(user_resources.get("limits", {})), dict(user_resources.get("requests", {}))
-    cpus, accelerators = find_hardware_class(spec, settings).cpus, find_accelerators(spec, settings)
-    if cpus is not None and accelerators is not None:
-        # The CPUs feed whole accelerators: Jobs have none, and slices have another resource name.
-        is_whole = accelerated and spec.hardware.resource_name is None
-        cpus = cpus * accelerators[1] if is_whole else None
-    if cpus is not None and "cpu" not in requests and "cpu" not in limits:
-        requests["cpu"] = cpus
-    limits.update((memory or {}).get("limits", {}))
-    requests.update((memory or {}).get("requests", {}))
-    if accelerated and accelerators is not None:
-        name, count = accelerators
-        limits[name] = requests[name] = count
-    resources = {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
-    return {"resources": resources} if resources else {}
 
 
 def _build_probe(path: str, *, period: int, failures: int) -> Manifest:

@@ -19,7 +19,7 @@ from embedserve_operator.manifests.containers import (
     build_runtime_container,
     build_task_container,
 )
-from embedserve_operator.manifests.memory import build_memory_resources
+from embedserve_operator.manifests.memory import format_mib
 from embedserve_operator.manifests.mesh import build_mesh_annotations
 from embedserve_operator.manifests.metadata import (
     DECLARATION,
@@ -47,16 +47,23 @@ from embedserve_operator.manifests.runtime_config import (
     KEYS_FILE,
     compute_grace_seconds,
 )
+from embedserve_operator.manifests.storage import (
+    compute_models_bytes,
+    compute_temporary_bytes,
+    is_storage_given,
+)
 from embedserve_operator.manifests.volume import (
     TMP_VOLUME,
     VOLUME,
     ModelVolume,
     add_colocation,
+    build_disk_volume,
     build_group_context,
     build_pod_volume,
     build_volume_labels,
 )
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.jobs import JobTask
 from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.resource import Resource
 
@@ -83,14 +90,13 @@ def build_deployment(
     *,
     space: str | None,
     report: ModelReport | None = None,
-    model_size: ModelSize | None = None,
     followed: str | None = None,
 ) -> Manifest:
     """Return the Deployment of a revision.
 
     `space` is its vector space, when that is known; only the Deployment gets the label, since a label in
     the template would restart the pods. `report` is what a Job has found out about the model on the volume.
-    `model_size` is that of the model, if the pods are to be made for it. `followed` says how far the
+    `followed` says how far the
     Deployment has followed a manifest that asks for another model; where the manifest asks for this one it is None,
     or empty to take back what was written before.
     """
@@ -100,7 +106,7 @@ def build_deployment(
     meta["annotations"] = {
         DECLARATION: build_declaration(spec),
         **({SCALED_BY: "autoscaler"} if replicas is None else {}),
-        **({} if model_size is None else _format_model_size(model_size)),
+        **({} if pods.model_size is None else _format_model_size(pods.model_size)),
     }
     manifest = add_fingerprint(
         {
@@ -116,7 +122,7 @@ def build_deployment(
                 "revisionHistoryLimit": 0,
                 "selector": {"matchLabels": build_selector(resource, revision)},
                 "strategy": _build_strategy(find_hardware_class(spec, pods.settings), pods.volume),
-                "template": build_pod_template(pods, report=report, model_size=model_size),
+                "template": build_pod_template(pods, report=report),
             },
         }
     )
@@ -170,9 +176,7 @@ def format_settings(spec: EmbeddingServiceSpec) -> str:
     return format_canonical_json({key: value for key, value in spec.as_wire().items() if key not in excluded})
 
 
-def build_pod_template(
-    pods: PodInputs, *, report: ModelReport | None, model_size: ModelSize | None
-) -> Manifest:
+def build_pod_template(pods: PodInputs, *, report: ModelReport | None) -> Manifest:
     """Return the pod template with its own hash, which tells pods of an older template apart."""
     spec = pods.spec
     template: Manifest = {
@@ -183,7 +187,7 @@ def build_pod_template(
                 **build_volume_labels(pods.volume),
             }
         },
-        "spec": _build_pod_spec(pods, memory=build_memory_resources(spec, pods.settings, model_size)),
+        "spec": _build_pod_spec(pods),
     }
     annotations_of_user: Manifest = {
         **_build_eviction_annotations(pods),
@@ -216,7 +220,7 @@ def read_template_hash(manifest: Manifest) -> str:
     return str(manifest["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH])
 
 
-def _build_pod_spec(pods: PodInputs, *, memory: Manifest) -> Manifest:
+def _build_pod_spec(pods: PodInputs) -> Manifest:
     spec, settings, volume = pods.spec, pods.settings, pods.volume
     selector = build_selector(pods.resource, pods.revision)
     placement = build_placement(spec, settings, selector, runtime_class=pods.runtime_class)
@@ -231,16 +235,8 @@ def _build_pod_spec(pods: PodInputs, *, memory: Manifest) -> Manifest:
         + _STOP_MARGIN_SECONDS,
         "securityContext": build_security_context(settings, volume),
         **_build_init_containers(pods),
-        "containers": [
-            build_runtime_container(
-                spec,
-                settings,
-                read_only=volume is not None,
-                keeps_kernels=volume is not None and not volume.is_filled,
-                memory=memory,
-            )
-        ],
-        "volumes": [*build_pod_volumes(spec, pods.config, volume), *_build_key_volumes(spec)],
+        "containers": [build_runtime_container(pods)],
+        "volumes": [*build_pod_volumes(pods), *_build_key_volumes(spec)],
     }
 
 
@@ -251,7 +247,9 @@ def _build_init_containers(pods: PodInputs) -> Manifest:
     """
     if pods.volume is not None and not pods.volume.is_filled:
         return {}
-    return {"initContainers": [build_task_container(pods, FETCH, read_only=pods.volume is not None)]}
+    return {
+        "initContainers": [build_task_container(pods, FETCH, is_init=True, read_only=pods.volume is not None)]
+    }
 
 
 def _format_model_size(size: ModelSize) -> dict[str, str]:
@@ -311,12 +309,15 @@ def _build_key_volumes(spec: EmbeddingServiceSpec) -> list[Manifest]:
     return [{"name": KEYS_VOLUME, "secret": secret}]
 
 
-def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolume | None) -> list[Manifest]:
-    """Return the volumes of the pods: ours, and those of the user."""
+def build_pod_volumes(pods: PodInputs, task: JobTask | None = None) -> list[Manifest]:
+    """Return the volumes of the pods: ours, and those of the user. `task` is that of a Job; None stands for pods that
+    serve.
+    """
+    spec = pods.spec
     volumes: list[Manifest] = [
-        {"name": CONFIG_VOLUME, "configMap": {"name": config}},
-        build_pod_volume(volume),
-        {"name": TMP_VOLUME, "emptyDir": {}},
+        {"name": CONFIG_VOLUME, "configMap": {"name": pods.config}},
+        build_pod_volume(pods.volume, _choose_size_limit(spec, compute_models_bytes(pods))),
+        build_disk_volume(TMP_VOLUME, _choose_size_limit(spec, compute_temporary_bytes(pods, task))),
     ]
     source = spec.model.source
     if source.volume is not None:
@@ -325,3 +326,10 @@ def build_pod_volumes(spec: EmbeddingServiceSpec, config: str, volume: ModelVolu
     if source.image is not None:
         volumes.append({"name": "source", "image": {"reference": source.image.reference}})
     return [*volumes, *(user_volume.as_wire() for user_volume in spec.pod.volumes or ())]
+
+
+def _choose_size_limit(spec: EmbeddingServiceSpec, size: int | None) -> str | None:
+    """Return the size of a volume on the node's disk; None where it is not known, or where the user says how much the
+    whole pod has.
+    """
+    return None if size is None or is_storage_given(spec) else format_mib(size)

@@ -121,7 +121,7 @@ def _build_pod_spec(pods: PodInputs, task: JobTask) -> Manifest:
         **build_accounts(pods.spec),
         "securityContext": build_security_context(pods.settings, pods.volume),
         "containers": [build_task_container(pods, task)],
-        "volumes": build_pod_volumes(pods.spec, pods.config, pods.volume),
+        "volumes": build_pod_volumes(pods, task),
     }
 
 

@@ -1,22 +1,28 @@
-"""Computes how much memory the pods of a model ask for on CPUs: by the plan that the runtime makes of the model, or
-from the size of its files where it has made none.
+"""Computes how much memory containers need on CPUs: by the plan that the runtime makes of the model, or from the size
+of its files where it has made none.
 """
 
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
-from embedserve_operator.api.quantities import MIB, parse_quantity
+from embedserve_operator.api.quantities import MIB
 from embedserve_operator.api.status import ModelMemory
 from embedserve_operator.api.types import Batching, EmbeddingServiceSpec
-from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.placement import find_hardware_class
-from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.models import ModelSize
 
+FETCH_BYTES = 512 * MIB
+"""The memory of what fetches and describes a model, whatever its size; measured in docs/engineering/memory.md."""
+TORCH_BYTES = 1536 * MIB
+"""The memory of torch with its libraries for accelerators, which what fetches imports where the image has them."""
 _PROCESS_BYTES = 256 * MIB
 """The memory of the process, its libraries and its buffers."""
 _STEP_BYTES = 64 * MIB
+_GROWTH = Decimal("1.5")
+_CONVERSION_SHARE = 1.5
+"""The greatest memory of a conversion for each byte of a model in memory (docs/engineering/conversion.md)."""
+_MAX_CHECKED_TOKENS = 2_048
+"""The tokens of the longest text that a conversion compares."""
 
 # The terms of the runtime's plan (embedserve_runtime.memory.plan) that do not depend on the model;
 # tests/contract/test_memory_plan.py compares both.
@@ -28,18 +34,17 @@ _BODY_BYTES = 32 * MIB
 _BODY_SHARE = 3
 _RESULT_NUMBER_BYTES = 48
 _QUEUE_INPUTS = 4_096
-_DEFAULT_CPUS = 2
 
 
-def compute_memory(model_bytes: int) -> int:
-    """Return the bytes that a serving pod needs: its weights once, half as much for what a full batch holds,
-    and the process.
+def compute_unplanned_memory(file_bytes: int, spec: EmbeddingServiceSpec) -> int:
+    """Return the bytes that a serving pod needs, as far as the size of the files says: its weights once, half as much
+    for what a full batch holds, the process and the cache of vectors.
 
     The figures behind it are in docs/hardware-classes.md. The result comes in steps, so that a commit that
     changes a few bytes changes nothing.
     """
-    needed = _PROCESS_BYTES + model_bytes + model_bytes // 2
-    return _round_up(needed)
+    needed = _PROCESS_BYTES + file_bytes + file_bytes // 2
+    return round_up(needed) + _get_cache_bytes(spec)
 
 
 def compute_planned_memory(memory: ModelMemory, spec: EmbeddingServiceSpec, cpus: int) -> int:
@@ -58,9 +63,22 @@ def compute_planned_memory(memory: ModelMemory, spec: EmbeddingServiceSpec, cpus
         + max(running, memory.loading_bytes)
         + _BODY_SHARE * _BODY_BYTES
         + results
-        + (batching.cache_bytes or 0)
+        + _get_cache_bytes(spec)
     )
-    return _round_up(math.ceil(_HEADROOM * needed))
+    return round_up(math.ceil(_HEADROOM * needed))
+
+
+def compute_conversion_memory(memory: ModelMemory) -> int:
+    """Return the bytes that the conversion of a model should be limited to: for its weights beside those of a variant,
+    and for the texts on which both are compared, in steps.
+    """
+    longest = min(_MAX_CHECKED_TOKENS, memory.max_length)
+    batch = _compute_batch_bytes(memory, _MIN_BATCH_TOKENS, longest)
+    return round_up(math.ceil(_CONVERSION_SHARE * memory.fixed_bytes) + batch)
+
+
+def _get_cache_bytes(spec: EmbeddingServiceSpec) -> int:
+    return (spec.batching.cache_bytes if spec.batching is not None else None) or 0
 
 
 def _compute_batch_bytes(memory: ModelMemory, tokens: int, longest: int) -> int:
@@ -70,38 +88,15 @@ def _compute_batch_bytes(memory: ModelMemory, tokens: int, longest: int) -> int:
     )
 
 
-def build_memory_resources(
-    spec: EmbeddingServiceSpec, settings: RenderSettings, size: ModelSize | None
-) -> Manifest:
-    """Return the memory of a pod's `resources` where the user gives none: request and limit by the plan, or the request
-    alone where only the size of the files is known, which says nothing of the longest text. Empty on accelerators,
-    where host memory says nothing, and as long as nothing is known.
+def grow(amount: Decimal) -> int:
+    """Return half as much again as an amount that was not enough, in steps: how much more would have been used is not
+    known.
     """
-    resources = spec.resources
-    is_given = resources is not None and "memory" in {
-        **(resources.limits or {}),
-        **(resources.requests or {}),
-    }
-    if size is None or is_given or find_hardware_class(spec, settings).resource_name is not None:
-        return {}
-    if size.memory is not None:
-        amount = format_mib(compute_planned_memory(size.memory, spec, _count_cpus(spec, settings)))
-        return {"limits": {"memory": amount}, "requests": {"memory": amount}}
-    cache_bytes = (spec.batching.cache_bytes if spec.batching is not None else None) or 0
-    return {"requests": {"memory": format_mib(compute_memory(size.file_bytes) + cache_bytes)}}
+    return round_up(int(amount * _GROWTH))
 
 
-def _count_cpus(spec: EmbeddingServiceSpec, settings: RenderSettings) -> int:
-    """Return the CPUs that the batches of a pod are planned for; two where nobody says how many there are."""
-    resources = spec.resources
-    for amounts in (resources.limits, resources.requests) if resources is not None else ():
-        cpus = parse_quantity((amounts or {}).get("cpu"))
-        if cpus is not None:
-            return max(1, math.ceil(cpus))
-    return find_hardware_class(spec, settings).cpus or _DEFAULT_CPUS
-
-
-def _round_up(count: int) -> int:
+def round_up(count: int) -> int:
+    """Return a number of bytes as the next multiple of 64 MiB."""
     return -(-count // _STEP_BYTES) * _STEP_BYTES
 
 

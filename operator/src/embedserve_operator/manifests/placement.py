@@ -47,6 +47,11 @@ def find_accelerators(spec: EmbeddingServiceSpec, settings: RenderSettings) -> t
     return spec.hardware.resource_name or hardware.resource_name, spec.hardware.count or 1
 
 
+def runs_torch(spec: EmbeddingServiceSpec, hardware: HardwareClass) -> bool:
+    """Return whether torch runs the model: the spec says so, or else the class."""
+    return (hardware.engine if spec.engine == "auto" else spec.engine) == "torch"
+
+
 def build_node_requirements(spec: EmbeddingServiceSpec, settings: RenderSettings) -> NodeRequirements:
     """Return what the pods require of a node, except for the user's own affinity, which only the scheduler
     judges.

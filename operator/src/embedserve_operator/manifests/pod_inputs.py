@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.manifests.volume import ModelVolume
 from embedserve_operator.settings import RenderSettings
+from embedserve_operator.state.models import ModelSize
 from embedserve_operator.state.resource import Resource
 
 
@@ -22,5 +23,7 @@ class PodInputs:
     """The name of the ConfigMap that the pods mount."""
     volume: ModelVolume | None = None
     """The volume of models; None where each pod has its own."""
+    model_size: ModelSize | None = None
+    """The size of the model that the pods are made for; None as long as it is not known."""
     runtime_class: str | None = None
     """The RuntimeClass of the hardware class; None where the pods get none by it."""

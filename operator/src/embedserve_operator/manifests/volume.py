@@ -41,16 +41,21 @@ class ModelVolume:
         return hash_claim_name(self.claim)
 
 
-def build_pod_volume(volume: ModelVolume | None) -> Manifest:
-    """Return the volume of models of the pods; without a claim each pod has its own.
+def build_pod_volume(volume: ModelVolume | None, size_limit: str | None) -> Manifest:
+    """Return the volume of models of the pods; without a claim each pod has its own, of at most `size_limit`.
 
     Who may write is said where the volume is mounted: a volume that is attached read-only cannot be
     attached for a Job that writes. A filled one has no such Job.
     """
     if volume is None:
-        return {"name": VOLUME, "emptyDir": {}}
+        return build_disk_volume(VOLUME, size_limit)
     claim = {"claimName": volume.claim, **({"readOnly": True} if volume.is_filled else {})}
     return {"name": VOLUME, "persistentVolumeClaim": claim}
+
+
+def build_disk_volume(name: str, size_limit: str | None) -> Manifest:
+    """Return a volume on the node's disk that lives as long as the pod; None is no limit."""
+    return {"name": name, "emptyDir": {} if size_limit is None else {"sizeLimit": size_limit}}
 
 
 def build_group_context(volume: ModelVolume | None, group: int | None) -> Manifest:

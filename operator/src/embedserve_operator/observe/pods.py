@@ -23,8 +23,8 @@ from embedserve_operator.observe.reports import (
     is_reason,
     read_model_report,
 )
-from embedserve_operator.observe.shortages import advise_after_eviction, choose_memory_limit
-from embedserve_operator.state.failures import Failure
+from embedserve_operator.observe.shortages import advise_after_eviction
+from embedserve_operator.state.failures import Failure, MemoryShortage
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.pods import FetchingPod, PodState, ServingPhase
 
@@ -209,9 +209,12 @@ def _find_run_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     subject = _describe_container(pod, status)
     if ended.reason == "OOMKilled":
         loops = status.state.waiting.reason == "CrashLoopBackOff"
-        return _build_failure(
-            "OOMKilled", f"{subject} {_describe_memory(pod, status.name)}", is_transient=not loops
+        container = pod.spec.find_container(status.name)
+        limit = container.resources.limits.get("memory") if container is not None else None
+        failure = _build_failure(
+            "OOMKilled", f"{subject} {_describe_memory(pod, limit)}", is_transient=not loops
         )
+        return replace(failure, shortage=MemoryShortage(status.name, limit))
     reported = _parse_reported_failure(ended.message)
     if reported is not None:
         origin = _describe_named_secrets(pod, status.name, reported.message)
@@ -220,21 +223,13 @@ def _find_run_failure(pod: Pod, status: ContainerStatus) -> Failure | None:
     return _build_failure("ContainerFailed", message, is_transient=True)
 
 
-def _describe_memory(pod: Pod, name: str) -> str:
-    """Describe the limit that was too low, and what the model needs."""
-    container = pod.spec.find_container(name)
-    limit = container.resources.limits.get("memory") if container is not None else None
+def _describe_memory(pod: Pod, limit: str | int | None) -> str:
+    """Describe the limit that was too low, and the size of the model."""
     bound = f"its limit of {limit}" if limit else "the node's memory"
     report = _find_model_report(pod)
     size = report.size_bytes if report is not None else None
     files = "" if size is None else f" (its model's files alone are {size / MIB:.0f} MiB)"
-    new_limit = choose_memory_limit(limit, size)
-    number = (
-        "raise spec.resources.limits.memory"
-        if new_limit is None
-        else f"set spec.resources.limits.memory to {new_limit}"
-    )
-    return f"needed more memory than {bound}{files}; {number}"
+    return f"needed more memory than {bound}{files}"
 
 
 def _describe_named_secrets(pod: Pod, name: str, message: str) -> str:

@@ -11,6 +11,7 @@ from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.desired_revision import describe_present_deployment, describe_revision
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
 from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
+from embedserve_operator.plan.memory_advice import add_memory_advice
 from embedserve_operator.plan.model_volume import find_cache_refusal
 from embedserve_operator.plan.ownership_transfers import plan_ownership_transfers
 from embedserve_operator.plan.plan import Plan, SpecRefusal
@@ -41,7 +42,7 @@ def make_plan(observed: ObservedState, settings: RenderSettings) -> Plan:
     if spec is None:
         # What runs keeps running: a resource that cannot be read is not a request to change anything.
         return Plan(outcome=None)
-    decision = _evaluate_spec(observed, spec, settings)
+    decision = _evaluate_spec(add_memory_advice(observed, spec, settings), spec, settings)
     if isinstance(decision, Failure):
         return Plan(SpecRefusal(decision))
     if decision.rollout.is_blocked:

@@ -37,7 +37,7 @@ from embedserve_operator.plan.revision import collect_model_inputs, compute_revi
 from embedserve_operator.settings import RenderSettings
 from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.jobs import JobState, JobTask
-from embedserve_operator.state.models import ModelReport
+from embedserve_operator.state.models import ModelReport, ModelSize
 from embedserve_operator.state.observed import ObservedState
 
 NOT_STORED = "ModelNotStored"
@@ -88,6 +88,8 @@ class _VolumeInputs:
     spec: EmbeddingServiceSpec
     settings: RenderSettings
     volume: ModelVolume
+    model_size: ModelSize | None = None
+    """The size of the model, once it was fetched."""
 
     @property
     def is_cluster_known(self) -> bool:
@@ -236,7 +238,11 @@ def _plan_conversion(inputs: _VolumeInputs, fetch: FetchStatus, report: ModelRep
     A model that was fetched again is converted again.
     """
     spec = inputs.spec
-    inputs = replace(inputs, settings=choose_conversion_settings(spec, inputs.settings, report))
+    inputs = replace(
+        inputs,
+        settings=choose_conversion_settings(spec, inputs.settings, report),
+        model_size=None if report is None else report.size,
+    )
     identity = {
         "claim": inputs.claim_identity,
         "fetched": fetch.digest or fetch.revision,
@@ -255,7 +261,12 @@ def _plan_conversion(inputs: _VolumeInputs, fetch: FetchStatus, report: ModelRep
 
 
 def _plan_job(
-    inputs: _VolumeInputs, task: JobTask, *, identity: object, content: str, stale_since: str
+    inputs: _VolumeInputs,
+    task: JobTask,
+    *,
+    identity: object,
+    content: str,
+    stale_since: str,
 ) -> _PlannedJob:
     """Plan a Job. Its name is the hash of `identity`; `content` is its configuration file."""
     observed, spec, volume = inputs.observed, inputs.spec, inputs.volume
@@ -268,6 +279,7 @@ def _plan_job(
         revision=compute_revision(spec),
         config=config["metadata"]["name"],
         volume=volume,
+        model_size=inputs.model_size,
     )
     manifest = build_job(pods, task, build_job_name(resource, volume, task, identity))
     desired = DesiredJob(manifest, task, stale_since)

@@ -42,10 +42,9 @@ def render_revision(inputs: PlanInput) -> RevisionManifests:
 
     def build_for(template: TemplateInputs) -> Manifest:
         return build_deployment(
-            replace(pods, runtime_class=template.runtime_class),
+            replace(pods, model_size=template.model_size, runtime_class=template.runtime_class),
             space=find_vector_space(inputs, revision),
             report=report,
-            model_size=template.model_size,
             # An annotation that is merely left out would not be a reason to write the Deployment.
             followed="" if deployment is not None and deployment.followed is not None else None,
         )
@@ -103,10 +102,9 @@ def _render_earlier(
 
     def build_for(template: TemplateInputs) -> Manifest:
         return build_deployment(
-            replace(pods, runtime_class=template.runtime_class),
+            replace(pods, model_size=template.model_size, runtime_class=template.runtime_class),
             space=space,
             report=deployment.report,
-            model_size=template.model_size,
             followed=served.followed,
         )
 

@@ -49,7 +49,7 @@ def build_deployment_for_inputs(
         manifest = build_for(before)
         if read_template_hash(manifest) == deployment.template_hash:
             return manifest
-    size = _read_size(report) or find_model_size(inputs, pods.revision)
+    size = (report.size if report is not None else None) or find_model_size(inputs, pods.revision)
     if size is None or size.memory is None:
         # What is published has the size of the files alone.
         size = (before.model_size if before is not None else None) or size
@@ -66,13 +66,8 @@ def _choose_runtime_class(deployment: DeploymentState, present: str | None) -> s
 
 def find_model_size(inputs: PlanInput, revision: str) -> ModelSize | None:
     """Return the size of a revision's model: what its pods report, or else what was published."""
-    return _read_size(find_model_report(inputs, revision)) or _read_published_size(inputs, revision)
-
-
-def _read_size(report: ModelReport | None) -> ModelSize | None:
-    if report is None or report.size_bytes is None:
-        return None
-    return ModelSize(report.size_bytes, report.memory)
+    report = find_model_report(inputs, revision)
+    return (report.size if report is not None else None) or _read_published_size(inputs, revision)
 
 
 def _read_published_size(inputs: PlanInput, revision: str) -> ModelSize | None:

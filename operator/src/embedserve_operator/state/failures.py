@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryShortage:
+    """Says which container was killed since it needed more memory, and the limit that it had, if any."""
+
+    container: str
+    limit: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Says why a pod does not serve, or why a spec cannot be carried out."""
 
@@ -22,6 +30,8 @@ class Failure:
     """The time from which this counts as a failure, in seconds since 1970: what may be over in a moment does not count
     before.
     """
+    shortage: MemoryShortage | None = None
+    """The lack of memory that it is about, if any: the plan of the model's memory says what to do about it."""
 
 
 def build_refusal(reason: str, message: str) -> Failure:

@@ -45,6 +45,11 @@ class ModelReport:
     """Indicates that the model belongs to no family of the runtime: its outputs are known only after it was exported.
     """
 
+    @property
+    def size(self) -> ModelSize | None:
+        """The size of the model; None where nothing was reported."""
+        return None if self.size_bytes is None else ModelSize(self.size_bytes, self.memory)
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
