@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
 
 import pytest
 
 from embedserve_operator.manifests.metadata import GENERATION, UPGRADE
+from embedserve_operator.plan import make_plan
 from embedserve_operator.plan.upgrade_cases import (
     PodsState,
     SlotState,
@@ -18,7 +20,8 @@ from embedserve_operator.plan.upgrade_cases import (
 )
 from embedserve_operator.state.upgrades import NO_UPGRADE, UpgradePhase, UpgradeProgress
 from embedserve_operator.status.report import build_status
-from tests.operator.builders import OTHER_REPO, REPO, hub_spec
+from tests.operator.builders import OTHER_REPO, REPO, SETTINGS, Cluster, hub_spec, resource
+from tests.operator.cache_builders import cached, serving
 from tests.operator.plan.stepped import SteppedCluster
 
 EVERY = [
@@ -85,6 +88,23 @@ def test_every_case_keeps_the_promises(facts: UpgradeFacts) -> None:
 )
 def test_when_pods_are_replaced(facts: UpgradeFacts, want: UpgradeStep) -> None:
     assert decide_upgrade(facts) == want
+
+
+@pytest.mark.parametrize("progress", [NO_UPGRADE, BUSY, STOPPED], ids=["free", "taken", "stopped"])
+@pytest.mark.parametrize("is_cached", [False, True], ids=["without a cache", "with a cache"])
+def test_another_image_waits_for_a_slot_wherever_the_model_comes_from(
+    is_cached: bool, progress: UpgradeProgress
+) -> None:
+    spec = cached() if is_cached else hub_spec()
+    served = (
+        serving(spec) if is_cached else Cluster(resource(spec)).applied().rolled_out().applied().published()
+    )
+    images = {
+        name: replace(image, reference=f"{image.reference}-2") for name, image in SETTINGS.images.items()
+    }
+    upgraded = replace(served, settings=replace(SETTINGS, images=images))
+    want = {NO_UPGRADE: "Begin", BUSY: "Wait", STOPPED: "Stop"}[progress]
+    assert make_plan(replace(upgraded.observed(), upgrade=progress), upgraded.settings).upgrade == want
 
 
 # -- one service, write by write

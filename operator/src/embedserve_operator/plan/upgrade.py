@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embedserve_operator.kube.objects import Manifest
-from embedserve_operator.manifests.deployment import annotate_upgrade, read_template_hash
+from embedserve_operator.manifests.deployment import annotate_upgrade, format_report, read_template_hash
 from embedserve_operator.plan.failures import find_worst_failure
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.upgrade_cases import (
@@ -69,8 +69,15 @@ def _classify_change(
     resource = observed.resource
     # A Deployment of an operator that did not say it was made from what that one published.
     made_from = resource.status.observed_generation if present.generation is None else present.generation
-    is_same = made_from == resource.generation and present.report == fetched
+    is_same = made_from == resource.generation and _are_equal_in_templates(present.report, fetched)
     return "Upgraded" if is_same else "Edited"
+
+
+def _are_equal_in_templates(present: ModelReport | None, fetched: ModelReport | None) -> bool:
+    """Return whether two reports are the same as far as a pod template says: it has not all of a report."""
+    if present is None or fetched is None:
+        return present is fetched
+    return format_report(present) == format_report(fetched)
 
 
 def _classify_pods(observed: ObservedState, present: DeploymentState) -> PodsState:
