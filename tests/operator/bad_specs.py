@@ -267,6 +267,10 @@ BAD: dict[str, Bad] = {
     ),
     "a variable of the runtime": Bad(_pod(env=[{"name": "EMBEDSERVE_MODEL__SOURCE"}]), OWN_VARIABLE),
     "another home": Bad(_pod(env=[{"name": "HOME", "value": "/"}]), OWN_VARIABLE),
+    "a variable beside the Secret that has it": Bad(
+        {**_s3(secretRef={"name": "keys"}), "pod": {"env": [{"name": "AWS_REGION", "value": "eu-west-1"}]}},
+        "come from model.source.s3.secretRef: write them into that Secret, or remove secretRef",
+    ),
     "a variable with two values": Bad(
         _env(value="x", valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), "give value or valueFrom"
     ),
@@ -398,6 +402,10 @@ GOOD: dict[str, Spec] = {
     "an image by digest": _image("registry.example/model@sha256:0123"),
     "a mirror": _hub(endpoint="https://hub.example/mirror"),
     "an archive": _http(tokenSecretRef={"name": "web", "key": "token"}),
+    "a bucket whose region is a variable": {
+        **_s3(),
+        "pod": {"env": [{"name": "AWS_REGION", "value": "eu-west-1"}]},
+    },
     "a bucket's prefix": _s3(endpoint="http://minio.storage.svc:9000", secretRef={"name": "keys"}),
     "a refreshed branch": with_(model={"refresh": "2026-11-28", "onnxFile": "onnx/model.onnx"}),
     "a volume of its own": _cache(volume={"size": "20Gi", "storageClassName": "fast"}),

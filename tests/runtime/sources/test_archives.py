@@ -91,6 +91,27 @@ def test_what_a_model_needs_is_read_from_each_kind_of_archive(
     assert_fetched(settings, files)
 
 
+def test_the_query_of_a_url_is_not_shown_and_another_signature_is_no_other_model(
+    hub: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    signed = served(hub, "model.tar", tar_of(files), tmp_path / "store")
+    signature = "X-Amz-Signature=" + 8 * "PLANTED"
+
+    def with_query(query: str, name: str = "model.tar") -> ModelSettings:
+        return signed.model_copy(update={"source": f"{signed.source.replace('model.tar', name)}?{query}"})
+
+    with pytest.raises(ModelNotFound) as caught:
+        fetch(with_query(signature, "none.tar").model_copy(update={"store": tmp_path / "other"}))
+    assert "PLANTED" not in str(caught.value)
+    assert with_query(signature).source_name == signed.source
+    assert [secret.get_secret_value() for secret in with_query(signature).url_secrets] == [8 * "PLANTED"]
+    assert with_query("part=2").url_secrets == ()
+    fetch(with_query(signature))
+    assert_fetched(signed, files)
+    (hub.hub.repositories.root / REPOSITORY / "main" / "model.tar").unlink()
+    fetch(with_query("X-Amz-Signature=another"))
+
+
 def test_an_archive_with_another_hash_is_not_unpacked(
     hub: HubServer, tmp_path: Path, files: dict[str, bytes]
 ) -> None:

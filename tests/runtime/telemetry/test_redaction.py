@@ -47,7 +47,6 @@ VARIABLES = {
     "AWS_SESSION_TOKEN": ("t", "t"),
     "HF_TOKEN": ("hf_b", "hf_b"),
     "OTEL_EXPORTER_OTLP_HEADERS": ("authorization=x", "authorization=x"),
-    "https_proxy": ("http://user:pass@proxy:3128", "pass"),
     "HTTP_PROXY": ("http://proxy:3128", None),
     "EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS": ("16384", None),
     "TOKENIZERS_PARALLELISM": ("false", None),
@@ -60,6 +59,23 @@ VARIABLES = {
 def test_which_variables_are_secrets(name: str) -> None:
     value, secret = VARIABLES[name]
     assert list_environment_secrets({name: value}) == ([secret] if secret else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("http://user:secretword@proxy:3128", ["secretword", "user:secretword"]),
+        ("http://user:secret/word@proxy:3128", ["secret/word", "secret"]),
+        ("http://user:with@sign-in-it@proxy", ["with@sign-in-it", "sign-in-it"]),
+        ("user:secretword@proxy", ["secretword"]),
+        ("http://onlytoken@proxy", ["onlytoken"]),
+        ("http://proxy:3128", []),
+    ],
+)
+def test_what_may_be_quoted_of_a_proxy_is_a_secret(url: str, parts: list[str]) -> None:
+    secrets = list_environment_secrets({"HTTPS_PROXY": url})
+    assert set(parts) <= set(secrets)
+    assert bool(secrets) == bool(parts)
 
 
 BREAKS = {

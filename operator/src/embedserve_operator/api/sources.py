@@ -91,6 +91,12 @@ class SecretNameRef(Model):
     """Name of the Secret."""
 
 
+S3_REQUIRED_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+S3_OPTIONAL_VARIABLES = ("AWS_SESSION_TOKEN", "AWS_REGION")
+S3_VARIABLES = (*S3_REQUIRED_VARIABLES, *S3_OPTIONAL_VARIABLES)
+"""The environment variables of an S3 client, which are the keys of its Secret."""
+
+
 class S3Source(Model):
     """The objects under a prefix of a bucket, on AWS or any S3-compatible server."""
 

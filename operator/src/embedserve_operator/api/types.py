@@ -24,7 +24,11 @@ from embedserve_operator.api.pods import JobSettings, PodSettings
 from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.rollouts import RolloutSettings
 from embedserve_operator.api.rules import Rule, between, matches
-from embedserve_operator.api.sources import ModelSource, SecretKeyRef
+from embedserve_operator.api.sources import (
+    S3_VARIABLES,
+    ModelSource,
+    SecretKeyRef,
+)
 
 GROUP = "embedserve.dev"
 VERSION = "v1alpha1"
@@ -275,6 +279,19 @@ class EmbeddingServiceSpec(Model):
             cel="self.model.precision != 'fp8' || !self.hardware.class.startsWith('cpu')",
             message="model.precision: CPUs have no fp8; take int8 with onnx, or an accelerator as hardware.class",
             check=lambda spec: spec.model.precision != "fp8" or not spec.hardware.class_.startswith("cpu"),
+        ),
+        Rule(
+            cel=(
+                "!has(self.model.source.s3) || !has(self.model.source.s3.secretRef) || !has(self.pod.env) || "
+                f"self.pod.env.all(variable, !(variable.name in {list(S3_VARIABLES)}))"
+            ),
+            message=f"pod.env: {', '.join(S3_VARIABLES)} come from model.source.s3.secretRef: write them into that "
+            "Secret, or remove secretRef",
+            check=lambda spec: (
+                spec.model.source.s3 is None
+                or spec.model.source.s3.secret_ref is None
+                or not {variable.name for variable in spec.pod.env or ()} & set(S3_VARIABLES)
+            ),
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedserve_operator.api.sources import SecretKeyRef
+from embedserve_operator.api.sources import S3_OPTIONAL_VARIABLES, S3_REQUIRED_VARIABLES, SecretKeyRef
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.pin import build_pin_variable, is_movable
@@ -29,8 +29,6 @@ KEYS_VOLUME = "embedserve-keys"
 FETCH: JobTask = "fetch"
 CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
-_AWS_REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-_AWS_OPTIONAL = ("AWS_SESSION_TOKEN", "AWS_REGION")
 KERNELS = "kernels"
 """The folder of the store that holds the kernels compiled for an accelerator."""
 _MAX_START_SECONDS = 300
@@ -63,10 +61,12 @@ def _build_credentials(spec: EmbeddingServiceSpec) -> list[Manifest]:
     if kind is not None and kind.token_secret_ref is not None:
         variables.append(_build_secret_variable("EMBEDSERVE_MODEL__TOKEN", kind.token_secret_ref))
     if source.s3 is not None and source.s3.secret_ref is not None:
-        variables += [_build_aws_variable(source.s3.secret_ref.name, variable) for variable in _AWS_REQUIRED]
+        variables += [
+            _build_aws_variable(source.s3.secret_ref.name, variable) for variable in S3_REQUIRED_VARIABLES
+        ]
         variables += [
             _build_aws_variable(source.s3.secret_ref.name, variable, optional=True)
-            for variable in _AWS_OPTIONAL
+            for variable in S3_OPTIONAL_VARIABLES
         ]
     return variables
 

@@ -54,11 +54,11 @@ def format_source_path(source: ModelSource) -> str:
 
 
 def describe_source(source: ModelSource) -> str:
-    """Return the source as people read it."""
+    """Return the source as people read it: a URL without its query, which may carry a signature."""
     if source.hugging_face is not None:
         return source.hugging_face.repo
     if source.http is not None:
-        return source.http.url
+        return source.http.url.partition("?")[0]
     if source.s3 is not None:
         return source.s3.uri
     if source.volume is not None:

@@ -60,7 +60,7 @@ def describe_fetched_model(
     card: None for a model that has yet to be exported; the export describes the rest.
     """
     source = {
-        "source": config.model.source,
+        "source": config.model.source_name,
         "revision": located.revision,
         "licence": located.licence,
         "digest": f"sha256:{located.digest}" if located.digest else None,

@@ -9,6 +9,7 @@ environment variables.
     server   server, batching, telemetry
     engine   engine, conversion
     secrets  how secrets are validated
+    network  checks the environment variables of HTTP clients
     catalog  lists all settings with their flags and variables
     file     reads a file of settings
     problems describes what is wrong with a file or a setting

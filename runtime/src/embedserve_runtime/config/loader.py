@@ -72,7 +72,7 @@ class RuntimeConfig(BaseSettings):
     @property
     def secrets(self) -> tuple[SecretStr | None, ...]:
         """The settings that are secrets."""
-        return (self.model.token, *self.server.api_keys)
+        return (self.model.token, *self.server.api_keys, *self.model.url_secrets)
 
 
 @cache

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import parse_qsl
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from embedserve_runtime.config.base import SettingsGroup
@@ -21,6 +22,10 @@ class StoreLocation(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="EMBEDSERVE_MODEL__", extra="ignore", frozen=True)
 
     store: Path = DEFAULT_STORE
+
+
+MIN_SIGNATURE_CHARACTERS = 16
+"""Values of a URL's query that are at least so long are secrets; a signature of 16 hex digits would be no signature."""
 
 
 def _is_hub_offline() -> bool:
@@ -127,7 +132,7 @@ class ModelSettings(SettingsGroup):
         is_archive = self.source.startswith(("https://", "http://"))
         if is_archive and self.sha256 is None:
             raise ValueError(
-                f"model.sha256 is missing: {self.source} is only taken with the SHA-256 of its content"
+                f"model.sha256 is missing: {self.source_name} is only taken with the SHA-256 of its content"
             )
         if self.sha256 is not None and not is_archive:
             raise ValueError(f"model.sha256 belongs to an https:// source, and model.source is {self.source}")
@@ -136,6 +141,20 @@ class ModelSettings(SettingsGroup):
                 f"model.s3_endpoint belongs to an s3:// source, and model.source is {self.source}"
             )
         return self
+
+    @property
+    def source_name(self) -> str:
+        """The source as it is shown: a URL without its query, which may carry a signature."""
+        return (
+            self.source.partition("?")[0] if self.source.startswith(("https://", "http://")) else self.source
+        )
+
+    @property
+    def url_secrets(self) -> tuple[SecretStr, ...]:
+        """The values in the query of a URL that are long enough to be a signature."""
+        query = self.source.removeprefix(self.source_name)[1:]
+        values = (value for _, value in parse_qsl(query))
+        return tuple(SecretStr(value) for value in values if len(value) >= MIN_SIGNATURE_CHARACTERS)
 
     @property
     def s3_url(self) -> str | None:

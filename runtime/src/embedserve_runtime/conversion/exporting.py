@@ -53,7 +53,9 @@ def export(config: RuntimeConfig, located: LocatedModel, read: ModelFolder) -> s
     Raises ConfigError, ModelError and VolumeError.
     """
     if not can_export():
-        raise UnsupportedArchitecture(f"{config.model.source} is of no family that is run here; {ADVICE}")
+        raise UnsupportedArchitecture(
+            f"{config.model.source_name} is of no family that is run here; {ADVICE}"
+        )
     folder = read_layout(read.files, read.routes.documents).modules.transformer
     encoder_files, checkpoint = (
         read.files.enter_folder(folder),
@@ -63,8 +65,8 @@ def export(config: RuntimeConfig, located: LocatedModel, read: ModelFolder) -> s
     missing = sorted({*config.onnx.outputs} - {gives})
     if missing:
         raise ConfigError(
-            f"onnx.outputs: {', '.join(missing)} cannot be written for {config.model.source}, which torch exports with "
-            f"{gives} alone"
+            f"onnx.outputs: {', '.join(missing)} cannot be written for {config.model.source_name}, which torch exports "
+            f"with {gives} alone"
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")

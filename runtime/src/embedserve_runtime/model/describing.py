@@ -341,7 +341,7 @@ def _build_card(
     prompts, default_prompt = resolve_prompts(layout, settings)
     max_length = resolve_max_length(encoder, layout, settings)
     return ModelCard(
-        source=settings.source,
+        source=settings.source_name,
         revision=source.revision,
         encoder=encoder,
         pipeline=pipeline,

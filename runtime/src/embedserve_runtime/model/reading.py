@@ -48,7 +48,7 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
         if isinstance(error, ModelFileMissing):
             message += _describe_dangling_links(folder)
         # The reader knows the model by the name that they wrote, not by a folder of the store.
-        raise type(error)(message.replace(str(folder), settings.source)) from error
+        raise type(error)(message.replace(str(folder), settings.source_name)) from error
 
 
 def _describe_dangling_links(folder: Path) -> str:

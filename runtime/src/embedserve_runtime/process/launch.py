@@ -63,7 +63,7 @@ def _run(config: RuntimeConfig, redactor: Redactor) -> int:
                 (management,) = bind(server.host, server.management_port)
                 stack.enter_context(contextlib.closing(management))
             _end_at_once_on_signals()
-            name = server.served_model_name or config.model.source
+            name = server.served_model_name or config.model.source_name
             log.info(
                 "listening, loading the model",
                 extra={"address": format_address(ports[0].service), "model": name},

@@ -86,7 +86,7 @@ class ServerProcess:
             config.telemetry,
             config.log_level,
             config.log_format,
-            server.served_model_name or config.model.source,
+            server.served_model_name or config.model.source_name,
             serves_probes=management is None,
             waits_for_model=False,
         )

@@ -45,13 +45,14 @@ class ArchiveSource:
     def __init__(self, settings: ModelSettings) -> None:
         """Read the archive's name from the settings. Raises ModelInvalid for a kind of archive that is not read."""
         self._url = settings.source
+        self._source_name = settings.source_name
         self.host = urlsplit(settings.source).hostname or settings.source
         self._sha256 = settings.sha256 or ""
         self._token = settings.token.get_secret_value() if settings.token is not None else None
         self.name = PurePosixPath(urlsplit(settings.source).path).name
         if not self.name.endswith(KINDS):
             raise ModelInvalid(
-                f"model.source: {settings.source} is not an archive that can be read: its name must end in "
+                f"model.source: {settings.source_name} is not an archive that can be read: its name must end in "
                 f"{', '.join(KINDS)}"
             )
 
@@ -65,12 +66,14 @@ class ArchiveSource:
     def explain(self, status: int, headers: Mapping[str, str], file: RemoteFile) -> EmbedserveError:
         del headers, file
         if status in (404, 410):
-            return ModelNotFound(f"{self._url} does not exist: HTTP {status}")
+            return ModelNotFound(f"{self._source_name} does not exist: HTTP {status}")
         if status in (401, 403):
-            return ModelAccessDenied(f"{self._url} may not be read: HTTP {status}; set a token that may")
+            return ModelAccessDenied(
+                f"{self._source_name} may not be read: HTTP {status}; set a token that may"
+            )
         if status == 412:
-            return SourceUnavailable(f"{self._url} was changed while it was fetched: try again")
-        return SourceUnavailable(f"{self._url} answered HTTP {status}")
+            return SourceUnavailable(f"{self._source_name} was changed while it was fetched: try again")
+        return SourceUnavailable(f"{self._source_name} answered HTTP {status}")
 
     def can_verify(self, headers: Mapping[str, str]) -> bool:
         del headers

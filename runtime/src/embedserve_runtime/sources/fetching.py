@@ -79,7 +79,7 @@ def _fetch_into(
         require_writable(store.root)
     source = open_source(settings)
     listing = _list_source(source, retry_policy)
-    log.info("fetching model", extra={"source": settings.source, "revision": listing.commit})
+    log.info("fetching model", extra={"source": settings.source_name, "revision": listing.commit})
     key = ModelName(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
         writer = find_live_writer(store.root, key)
@@ -167,7 +167,7 @@ class _Fetcher:
     retry_policy: RetryPolicy
 
     def run(self) -> ModelReference:
-        plan = FetchPlan(self.source, self.settings.source, self.staging.files, self.staging.check)
+        plan = FetchPlan(self.source, self.settings.source_name, self.staging.files, self.staging.check)
         with Transfer(plan, self.progress, self.retry_policy) as transfer:
             self.progress.enter("fetching")
             if isinstance(self.source, ArchiveSource):
@@ -175,7 +175,7 @@ class _Fetcher:
             else:
                 arrived = self._fetch_selected(transfer)
         if not arrived:
-            raise ModelNotFound(f"{self.settings.source} at {self.listing.commit} holds no model files")
+            raise ModelNotFound(f"{self.settings.source_name} at {self.listing.commit} holds no model files")
         self.progress.enter("storing")
         return self.store.add(self.staging, arrived, self.name, self.listing.commit, self.listing.licence)
 
@@ -198,7 +198,7 @@ class _Fetcher:
         missing = [name for name in external if name not in files]
         if missing:
             raise ModelFileMissing(
-                f"{', '.join(missing)}, weights of {graph}, not found in {self.settings.source}"
+                f"{', '.join(missing)}, weights of {graph}, not found in {self.settings.source_name}"
             )
         return arrived + self._fetch_files(transfer, [files[name] for name in external])
 
@@ -221,14 +221,14 @@ class _Fetcher:
         try:
             return choose_file(read_folder(folder), names, self.settings.onnx_file)
         except UnsupportedArchitecture as error:
-            message = error.message.replace(str(folder), self.settings.source)
+            message = error.message.replace(str(folder), self.settings.source_name)
             if isinstance(error, UnsupportedInputs):
                 raise UnsupportedInputs(message) from error
             if can_export() or self.settings.export_elsewhere:
                 return None  # its weights are what an export is made from
             raise UnsupportedArchitecture(f"{message}; {ADVICE}") from error
         except (ModelError, ConfigError) as error:
-            raise type(error)(error.message.replace(str(folder), self.settings.source)) from error
+            raise type(error)(error.message.replace(str(folder), self.settings.source_name)) from error
 
     def _fetch_files(self, transfer: Transfer, files: Sequence[RemoteFile]) -> list[FetchedFile]:
         """Take files from the store where it has them, else download them.

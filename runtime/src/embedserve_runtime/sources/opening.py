@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.config.network import check_network_environment
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
 from embedserve_runtime.sources.hub_cache import find_snapshot
 from embedserve_runtime.store import ModelName, ModelReference, Store
@@ -71,7 +73,7 @@ def build_store_key(settings: ModelSettings) -> ModelName:
     """Build the key under which the store keeps the model: everything that decides its files."""
     is_hub = not settings.source.startswith(REMOTE)
     return ModelName(
-        source=settings.source,
+        source=settings.source_name,
         revision=settings.revision if is_hub else settings.sha256 or settings.s3_url or "",
         variant=settings.onnx_file,
         refresh=settings.refresh,
@@ -91,10 +93,11 @@ def _open_folder(
     if reference is None:
         if settings.offline:
             raise ModelNotStored(
-                f"{settings.source} at {settings.revision} cannot be taken from the store {settings.store}: {damage}; "
-                "offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings online"
+                f"{settings.source_name} at {settings.revision} cannot be taken from the store {settings.store}: "
+                f"{damage}; offline mode is set, so it is not fetched: run `embedserve fetch` with the same settings "
+                "online"
             )
-        log.info("not in the store", extra={"source": settings.source, "problem": damage})
+        log.info("not in the store", extra={"source": settings.source_name, "problem": damage})
         reference = _fetch_folder(store, name, settings, progress, retry_policy)
     manifest = store.read_manifest(reference.digest)
     return LocatedModel(
@@ -113,6 +116,7 @@ def _fetch_folder(
     progress: Progress | None,
     retry_policy: RetryPolicy | None,
 ) -> ModelReference:
+    check_network_environment(os.environ)
     # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
     from embedserve_runtime.sources.fetching import fetch_into
     from embedserve_runtime.sources.host_limits import RetryPolicy

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pydantic import SecretStr
 
@@ -49,17 +49,21 @@ def list_environment_secrets(environment: Mapping[str, str]) -> list[str]:
     secrets = []
     for name, value in environment.items():
         if _PROXY_NAME.search(name):
-            secrets.append(_read_password(value))
+            secrets += _list_userinfo(value)
         elif _SECRET_NAME.search(name.upper()) and not _NOT_SECRET_NAME.search(name.upper()):
             secrets.append(value)
     return [value for value in secrets if value]
 
 
-def _read_password(url: str) -> str:
-    try:
-        return urlsplit(url).password or ""
-    except ValueError:
-        return ""
+def _list_userinfo(url: str) -> list[str]:
+    """Return the user and the password of a URL, together and in the pieces that a parser may make of them: in a URL
+    that is malformed, a password may have characters that separate its other parts.
+    """
+    userinfo, at, _ = url.rpartition("@")
+    if not at:
+        return []
+    userinfo = userinfo.rpartition("://")[2]
+    return [userinfo, userinfo.partition(":")[2], *re.split(r"[/:@#?]", userinfo)]
 
 
 def _list_spellings(secret: str) -> Iterable[str]:
