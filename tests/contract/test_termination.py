@@ -19,6 +19,7 @@ from embedserve_runtime.config import load_config
 from embedserve_runtime.telemetry.redaction import Redactor
 from embedserve_runtime.telemetry.termination import write_termination_message
 from tests.operator.builders import pod
+from tests.runtime.api.test_adapter_tasks import save_published
 from tests.runtime.model.test_card import edit
 from tests.runtime.pipelines.folders import bert
 from tests.support.models import small_minilm
@@ -121,6 +122,24 @@ def test_a_guess_of_the_pooling_is_understood(
         report = read_pod(Pod.parse(left_in("fetch", 0, log))).report
         assert report is not None
         assert report.guesses_pooling is is_guess
+
+
+def test_the_tasks_of_a_model_are_understood_with_the_spaces_of_those_that_are_served(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_published(tmp_path / "model")
+    monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
+    config = tmp_path / "config.yaml"
+    config.write_text(f"model: {{source: {folder}, adapters: [text-matching, retrieval]}}", encoding="utf-8")
+    assert cli.main(["fetch", "--config", str(config), "--store", str(tmp_path / "store")]) == 0
+    report = read_pod(Pod.parse(left_in("fetch", 0, log))).report
+    assert report is not None
+    first, second, *others = report.adapter_tasks
+    assert (first.name, first.vector_space) == ("text-matching", report.vector_space)
+    assert second.name == "retrieval"
+    assert second.vector_space not in (None, first.vector_space)
+    assert {task.name for task in others} == {"separation", "classification"}
+    assert all(task.vector_space is None for task in others)
 
 
 def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

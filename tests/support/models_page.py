@@ -280,8 +280,9 @@ are served in `model.adapters` (`spec.model.adapters`), for example `[retrieval,
   `text-matching`), or by a `prompt_name` that one task alone has. `query`, `document` and `passage` choose the first
   task with a prompt for them. Otherwise a request gets the first task of the list. The header
   `X-Embedserve-Vector-Space` tells the space of the answer, `/info` and `inspect` those of all tasks. `/v1/score` and
-  the gRPC calls `Encode` and `Score` have `task` too; TEI's gRPC calls choose by `prompt_name`. The status of the
-  resource knows the first task alone.
+  the gRPC calls `Encode` and `Score` have `task` too; TEI's gRPC calls choose by `prompt_name`. In a cluster,
+  `status.model.adapterTasks` lists the tasks that the model has, with the vector spaces of those that are served;
+  `status.vectorSpace` is that of the first.
 - Two adapters whose names end with `.query` and `.passage` are one task, whose queries and documents can be compared.
   Each has weights of its own. Without a word for queries, inputs are documents.
 - Only the prompts of served tasks are known; the default one of a task is that of its documents. A request for a task

@@ -119,6 +119,22 @@ class Fetching(Model):
     """At that rate; absent while there is none."""
 
 
+MAX_ADAPTER_TASKS = 64
+MAX_ADAPTER_TASK_LENGTH = 200
+
+
+class AdapterTask(Model):
+    """A task that the model has an adapter for."""
+
+    name: Annotated[str, Field(max_length=MAX_ADAPTER_TASK_LENGTH)]
+    """Name of the task, as `spec.model.adapters` and requests have it."""
+    vector_space: str | None = None
+    """Identity of its vector space; absent where the task is not served."""
+
+
+AdapterTasks = Annotated[tuple[AdapterTask, ...], Field(max_length=MAX_ADAPTER_TASKS)]
+
+
 class ModelStatus(Model):
     """The model that is served now."""
 
@@ -135,6 +151,9 @@ class ModelStatus(Model):
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     pods did not say."""
+    adapter_tasks: AdapterTasks | None = None
+    """Tasks that it has adapters for, first those that are served, and of them the one of requests that name none;
+    absent where it has none."""
     fetching: Fetching | None = None
     """Progress of the fetch of the spec's model; absent while none is under way."""
 
@@ -205,6 +224,8 @@ class FetchStatus(JobStatus):
     guesses_pooling: bool | None = None
     """True where no file of the model says how to pool and the mean is taken; absent where one does, or where the
     fetch did not say."""
+    adapter_tasks: AdapterTasks | None = None
+    """Tasks that it has adapters for, first those that are served; absent where it has none."""
     memory: ModelMemory | None = None
     """Memory that it takes; absent where that cannot be planned, or the fetch did not report it."""
     needs_export: bool | None = None

@@ -271,6 +271,7 @@ def format_report(report: ModelReport) -> Manifest:
         "licence": report.licence,
         "outputs": list(report.outputs) or None,
         "guessesPooling": report.guesses_pooling or None,
+        "adapterTasks": [task.as_wire() for task in report.adapter_tasks] or None,
         "memory": None if report.memory is None else report.memory.as_wire(),
     }
     return {key: value for key, value in fields.items() if value is not None}

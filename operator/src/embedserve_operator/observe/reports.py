@@ -10,7 +10,12 @@ import re
 
 from pydantic import StrictStr
 
-from embedserve_operator.api.status import ModelMemory
+from embedserve_operator.api.status import (
+    MAX_ADAPTER_TASK_LENGTH,
+    MAX_ADAPTER_TASKS,
+    AdapterTask,
+    ModelMemory,
+)
 from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Number, Text, View
 from embedserve_operator.state.jobs import ConversionResult, VariantReport
 from embedserve_operator.state.models import ModelReport
@@ -36,6 +41,13 @@ class ReportedMemory(View):
     max_length: Count
 
 
+class ReportedTask(View):
+    """Holds what a fetch says about a task that the model has an adapter for."""
+
+    name: Text
+    vector_space: Text
+
+
 class ReportedModel(View):
     """Holds what a fetch says about the model that it found."""
 
@@ -51,6 +63,7 @@ class ReportedModel(View):
     needs_export: Flag
     onnx_outputs: Maybe[Items[StrictStr]]
     guesses_pooling: Flag
+    adapter_tasks: Items[ReportedTask]
     memory: Maybe[ReportedMemory]
 
 
@@ -107,8 +120,18 @@ def read_model_report(reported: ReportedModel) -> ModelReport:
         onnx_outputs=reported.onnx_outputs,
         guesses_pooling=reported.guesses_pooling,
         former_vector_space=reported.former_vector_space or None,
+        adapter_tasks=_read_adapter_tasks(reported.adapter_tasks),
         memory=None if reported.memory is None else read_memory(reported.memory),
     )
+
+
+def _read_adapter_tasks(reported: tuple[ReportedTask, ...]) -> tuple[AdapterTask, ...]:
+    tasks = (
+        AdapterTask(name=task.name, vector_space=task.vector_space or None)
+        for task in reported
+        if 0 < len(task.name) <= MAX_ADAPTER_TASK_LENGTH
+    )
+    return tuple(tasks)[:MAX_ADAPTER_TASKS]
 
 
 def read_memory(reported: ReportedMemory) -> ModelMemory | None:

@@ -197,6 +197,7 @@ def build_fetch_status(step: JobStep, observed: ObservedState) -> FetchStatus:
         outputs=report.outputs,
         onnx_outputs=report.onnx_outputs,
         guesses_pooling=report.guesses_pooling or None,
+        adapter_tasks=report.adapter_tasks or None,
         memory=report.memory,
         needs_export=report.needs_export or None,
     )
@@ -303,6 +304,7 @@ def build_model_report(
         outputs=status.outputs,
         onnx_outputs=fetched.onnx_outputs,
         guesses_pooling=status.guesses_pooling is True,
+        adapter_tasks=fetched.adapter_tasks or (),
         memory=fetched.memory,
         needs_export=fetched.needs_export is True,
     )

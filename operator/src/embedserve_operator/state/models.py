@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embedserve_operator.api.status import ModelMemory
+from embedserve_operator.api.status import AdapterTask, ModelMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class ModelReport:
     """The name that releases before `vs2-` gave the same vector space; None where they had another one, or nothing was
     reported.
     """
+    adapter_tasks: tuple[AdapterTask, ...] = ()
+    """The tasks that the model has adapters for, those that are served first."""
     memory: ModelMemory | None = None
     """The memory that the model takes; None where it is not known, or the runtime reports none."""
     needs_export: bool = False

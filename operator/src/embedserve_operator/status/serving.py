@@ -42,6 +42,7 @@ def build_model_status(inputs: PlanInput, rollout: Rollout) -> ModelStatus | Non
             size_bytes=report.size_bytes,
             licence=report.licence,
             guesses_pooling=report.guesses_pooling or None,
+            adapter_tasks=report.adapter_tasks or None,
         )
     # Between the end of one pod and the report of the next, nothing new is known about the revision.
     if published is not None:

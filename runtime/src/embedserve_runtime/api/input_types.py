@@ -164,7 +164,7 @@ def _check_task(card: ModelCard, type_name: InputTypeName) -> None:
     if names & set(card.adapter_tasks) and card.adapter_task not in names:
         raise InvalidInput(
             f"{type_name!r} is a task with an adapter of its own, which this service has not loaded (it has "
-            f"{', '.join(card.served_tasks) or 'none'}; the model has {', '.join(card.adapter_tasks)}); set "
+            f"{', '.join(card.task_spaces) or 'none'}; the model has {', '.join(card.adapter_tasks)}); set "
             "model.adapters to serve it"
         )
 

@@ -77,5 +77,16 @@ def describe_fetched_model(
         "outputs": card.output_names,
         "onnxOutputs": list_onnx_outputs(card),
         "guessesPooling": card.guesses_pooling,
+        "adapterTasks": _describe_adapter_tasks(card),
         "memory": describe_model_memory(sizes, card.max_length),
     }
+
+
+def _describe_adapter_tasks(card: ModelCard) -> list[Mapping[str, str]]:
+    """Describe the tasks that a model has adapters for: first those that are served, with their vector spaces."""
+    served = card.task_spaces
+    others = [name for name in card.adapter_tasks if name not in served]
+    return [
+        *({"name": name, "vectorSpace": space} for name, space in served.items()),
+        *({"name": name} for name in others),
+    ]

@@ -75,11 +75,7 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "adapter": None
         if card.adapter is None
         else {"base": card.adapter.base, "modules": len(card.adapter.scales)},
-        "servedTasks": {
-            str(one.adapter_task): one.vector_space
-            for one in (card, *card.other_tasks)
-            if one.adapter_task is not None
-        },
+        "servedTasks": dict(card.task_spaces),
         "adapterTasks": list(card.adapter_tasks),
         "ignoredSettings": list(card.ignored_settings),
         "tokenizerOverrides": list(card.tokenizer.overrides),

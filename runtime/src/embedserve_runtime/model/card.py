@@ -133,10 +133,13 @@ class ModelCard:
     ignored_settings: tuple[str, ...] = field(default=(), metadata=NOT_HASHED)
 
     @property
-    def served_tasks(self) -> tuple[str, ...]:
-        """The tasks that requests can choose, the default one first."""
-        tasks = (card.adapter_task for card in (self, *self.other_tasks))
-        return tuple(task for task in tasks if task is not None)
+    def task_spaces(self) -> Mapping[str, str]:
+        """The tasks that requests can choose, the default one first, with the identities of their vector spaces."""
+        return {
+            card.adapter_task: card.vector_space
+            for card in (self, *self.other_tasks)
+            if card.adapter_task is not None
+        }
 
     def list_routes(self) -> list[ModelCard]:
         """List the cards of all encoders and tables, of each task: that for documents, and that for queries where they

@@ -212,11 +212,7 @@ async def info(request: Request) -> Response:
         default_prompt=card.default_prompt,
         adapter_task=card.adapter_task,
         adapter_tasks=list(card.adapter_tasks),
-        vector_spaces={
-            task.adapter_task: task.vector_space
-            for task in (card, *card.other_tasks)
-            if task.adapter_task is not None
-        },
+        vector_spaces=dict(card.task_spaces),
         engine=_describe_engines(service.engines),
         http_workers=server.http_workers,
         memory=_describe_memory(service.memory),
