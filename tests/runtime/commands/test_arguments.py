@@ -20,7 +20,7 @@ from embedserve_runtime.config.catalog import SettingPath
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 FLAGGED = [setting for setting in list_runtime_settings() if setting.flag is not None]
-CONFIGURED = ("serve", "fetch", "convert", "inspect", "bench")
+CONFIGURED = ("serve", "fetch", "plan", "convert", "inspect", "bench")
 SECRETS = {("model", "token"), ("server", "api_keys")}
 # Texts that fit where any text of the type does not.
 SPECIAL: dict[SettingPath, str] = {

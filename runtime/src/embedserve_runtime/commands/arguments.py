@@ -120,6 +120,12 @@ _COMMANDS: Final[Sequence[_Row]] = (
     ),
     ("fetch", "Bring a model into the store and print what it is.", (*_MODEL, *_LOGS), _no_options),
     (
+        "plan",
+        "Print how large a model is and what memory it takes, from headers alone, before it is fetched.",
+        (*_MODEL, *_LOGS),
+        _no_options,
+    ),
+    (
         "convert",
         "Write a model as ONNX into the store, in precisions that are tried first.",
         (*_MODEL, *_THREADS, *_CONVERSION, *_LOGS),

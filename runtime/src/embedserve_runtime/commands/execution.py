@@ -57,6 +57,10 @@ def _run_configured(command: str, config: RuntimeConfig, options: Mapping[str, A
             from embedserve_runtime.commands import fetch
 
             return fetch.run(config, sys.stdout)
+        case "plan":
+            from embedserve_runtime.commands import plan
+
+            return plan.run(config, sys.stdout)
         case "convert":
             from embedserve_runtime.commands import convert
 

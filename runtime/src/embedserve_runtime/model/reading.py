@@ -37,10 +37,25 @@ def read_card(folder: Path, revision: str, settings: ModelSettings) -> ModelCard
 
     Raises ModelError (with the file that is at fault) or ConfigError (with the setting that is).
     """
+    return _read_card(folder, revision, settings, TrackedTensors(folder))
+
+
+def describe_model(folder: Path, revision: str, settings: ModelSettings) -> ModelCard:
+    """Read `folder` as `read_card` does, where the files of weights have their headers alone. The card has no identity.
+
+    Raises as `read_card`.
+    """
+    return _read_card(folder, revision, settings, None)
+
+
+def _read_card(
+    folder: Path, revision: str, settings: ModelSettings, tensors: TrackedTensors | None
+) -> ModelCard:
+    """Read the card of a model. tensors: what is digested for its identity; None where it gets none."""
     try:
         read = read_model(folder)
         source = CardSource(read.files, ModelTensors(folder), revision, settings)
-        card = _read_tasks(source, read.routes)
+        card = _read_tasks(source, read.routes, tensors)
         _check_outputs(card, settings)
         return card
     except ModelError as error:
@@ -61,21 +76,23 @@ def _describe_dangling_links(folder: Path) -> str:
     return f". Links lead to files that do not exist here: {listed}{more}"
 
 
-def _read_tasks(source: CardSource, routes: ModuleRoutes) -> ModelCard:
+def _read_tasks(source: CardSource, routes: ModuleRoutes, tensors: TrackedTensors | None) -> ModelCard:
     """Read the card of the first task that is served, with those of the others; of the model, where it has no tasks."""
-    tensors, tasks = TrackedTensors(source.tensors.root), _choose_tasks(source, routes.entries)
+    tasks = _choose_tasks(source, routes.entries)
     card, *rest = (_read_routes(replace(source, task=task), routes, tensors) for task in tasks)
     card = replace(card, other_tasks=tuple(rest))
     queries = (task.query.card for task in (card, *rest) if task.query is not None)
-    check_all_read(source.files, tensors, card, *rest, *queries)
+    if tensors is not None:
+        check_all_read(source.files, tensors, card, *rest, *queries)
     return card
 
 
-def _read_routes(source: CardSource, routes: ModuleRoutes, tensors: TrackedTensors) -> ModelCard:
-    """Read the card of a task, with its route for queries. tensors: what its tensors are read through."""
+def _read_routes(source: CardSource, routes: ModuleRoutes, tensors: TrackedTensors | None) -> ModelCard:
+    """Read the card of a task, with its route for queries. tensors: what its tensors are digested through; None where
+    they are not."""
     if routes.queries is None and (source.task is None or not source.task.has_query_adapter):
         card = describe_route(source, routes.documents)
-        return _identify(card, digest_tensors(card, tensors))
+        return card if tensors is None else _identify(card, digest_tensors(card, tensors))
     if routes.queries is None:
         prompt = None if source.task is None else source.task.queries.name
         queries = describe_route(replace(source, for_queries=True), routes.documents)
@@ -85,6 +102,8 @@ def _read_routes(source: CardSource, routes: ModuleRoutes, tensors: TrackedTenso
         route = QueryRoute(describe_route(source, routes.queries), routes.default)
     documents = describe_route(source, routes.documents)
     _check_comparable(source.files.path, documents, route.card)
+    if tensors is None:
+        return replace(documents, query=route)
     # The weights of an encoder that both run are digested with the documents.
     query_digests = digest_tensors(
         route.card, tensors, with_encoder=not _reads_encoder_of(route.card, documents)

@@ -78,7 +78,7 @@ def _fetch_into(
     with volume_errors(store.root):
         require_writable(store.root)
     source = open_source(settings)
-    listing = _list_source(source, retry_policy)
+    listing = list_source(source, retry_policy)
     log.info("fetching model", extra={"source": settings.source_name, "revision": listing.commit})
     key = ModelName(source=name.source, revision=listing.commit, variant=name.variant).key[:24]
     while True:
@@ -129,7 +129,7 @@ def open_source(settings: ModelSettings) -> Source:
     return HubSource(settings)
 
 
-def _list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
+def list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
     """List the source's files; asks again while the source is in trouble."""
     limiters, stopped, failures = HostLimiters(retry_policy, 1), threading.Event(), 0
     while True:
@@ -151,6 +151,22 @@ def _list_source(source: Source, retry_policy: RetryPolicy) -> Listing:
     if unsafe is not None:
         raise ModelInvalid(f"the source has a file whose path leads out of the model's folder: {unsafe!r}")
     return listing
+
+
+def choose_graph(settings: ModelSettings, folder: Path, names: Sequence[str]) -> str | None:
+    """Return the ONNX file that is run, of those among `names`; None where the weights are. folder: the small files of
+    the model. Raises ModelError or ConfigError."""
+    try:
+        return choose_file(read_folder(folder), names, settings.onnx_file)
+    except UnsupportedArchitecture as error:
+        message = error.message.replace(str(folder), settings.source_name)
+        if isinstance(error, UnsupportedInputs):
+            raise UnsupportedInputs(message) from error
+        if can_export() or settings.export_elsewhere:
+            return None  # its weights are what an export is made from
+        raise UnsupportedArchitecture(f"{message}; {ADVICE}") from error
+    except (ModelError, ConfigError) as error:
+        raise type(error)(error.message.replace(str(folder), settings.source_name)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +201,7 @@ class _Fetcher:
         names = list(files)
         arrived = self._fetch_files(transfer, [files[name] for name in select_description_files(names)])
         view = self._build_view(arrived)
-        graph = self._choose_graph(view, names)
+        graph = choose_graph(self.settings, view, names)
         if graph is None:
             remaining = [
                 name
@@ -208,7 +224,7 @@ class _Fetcher:
         folder = self.staging.folder / "unpacked"
         make_folder(folder)
         names = unpack(archive.file, folder)
-        graph = self._choose_graph(folder, names)
+        graph = choose_graph(self.settings, folder, names)
         weights = (
             select_weight_files(names) if graph is None else [graph, *list_external_files(folder, graph)]
         )
@@ -216,19 +232,6 @@ class _Fetcher:
             _describe_file(folder, name)
             for name in dict.fromkeys([*select_description_files(names), *weights])
         ]
-
-    def _choose_graph(self, folder: Path, names: Sequence[str]) -> str | None:
-        try:
-            return choose_file(read_folder(folder), names, self.settings.onnx_file)
-        except UnsupportedArchitecture as error:
-            message = error.message.replace(str(folder), self.settings.source_name)
-            if isinstance(error, UnsupportedInputs):
-                raise UnsupportedInputs(message) from error
-            if can_export() or self.settings.export_elsewhere:
-                return None  # its weights are what an export is made from
-            raise UnsupportedArchitecture(f"{message}; {ADVICE}") from error
-        except (ModelError, ConfigError) as error:
-            raise type(error)(error.message.replace(str(folder), self.settings.source_name)) from error
 
     def _fetch_files(self, transfer: Transfer, files: Sequence[RemoteFile]) -> list[FetchedFile]:
         """Take files from the store where it has them, else download them.

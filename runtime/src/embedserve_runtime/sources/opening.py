@@ -60,6 +60,17 @@ def fetch_model(
     return located
 
 
+def find_present_model(settings: ModelSettings) -> LocatedModel | None:
+    """Return the folder of the model where it is on this machine, or in the store; None where it has to be fetched."""
+    local = _find_local_model(settings.source)
+    if local is not None:
+        return local
+    store = Store(settings.store)
+    with volume_errors(store.root):
+        reference = store.find(build_store_key(settings))
+    return None if reference is None else _locate_stored(store, reference)
+
+
 def record_identity(settings: ModelSettings, located: LocatedModel, vector_space: str) -> None:
     """Write into the model's manifest which vectors it gives under these settings."""
     if located.digest is not None:
@@ -99,6 +110,10 @@ def _open_folder(
             )
         log.info("not in the store", extra={"source": settings.source_name, "problem": damage})
         reference = _fetch_folder(store, name, settings, progress, retry_policy)
+    return _locate_stored(store, reference)
+
+
+def _locate_stored(store: Store, reference: ModelReference) -> LocatedModel:
     manifest = store.read_manifest(reference.digest)
     return LocatedModel(
         folder=store.get_folder(reference.digest),
