@@ -33,8 +33,9 @@ from embedserve_runtime.frontends.front_end import FrontEnd, FrontEndSettings, S
 from embedserve_runtime.frontends.heap import trim_heap_periodically
 from embedserve_runtime.frontends.in_process import InProcessFrontEnd
 from embedserve_runtime.frontends.supervisor import WorkerSupervisor
-from embedserve_runtime.process.budget import log_budget, measure_when_idle
+from embedserve_runtime.process.budget import BudgetMeasurement, log_budget, measure_when_idle
 from embedserve_runtime.process.exit_codes import EXIT_CODES_BEFORE_READINESS
+from embedserve_runtime.process.idle_memory import release_memory_when_idle
 from embedserve_runtime.process.loader import ModelLoader
 from embedserve_runtime.process.startup import ServableModel
 from embedserve_runtime.runners.base import repeat_by_concurrency
@@ -237,13 +238,19 @@ class ServerProcess:
                 await tuning
 
     async def _tune(self, dispatcher: Dispatcher, is_stopping: Callable[[], bool]) -> None:
-        if self._runs_on_cpu:
-            # Beside the first requests, which are slower for as long as it takes: a second for some GB.
-            await asyncio.to_thread(use_huge_pages, is_stopping)
-        if self._budget_measurement is None:
+        if not self._runs_on_cpu:
             return
+        # Beside the first requests, which are slower for as long as it takes: a second for some GB.
+        await asyncio.to_thread(use_huge_pages, is_stopping)
+        if self._budget_measurement is not None:
+            await self._improve_budget(self._budget_measurement, dispatcher, is_stopping)
+        await release_memory_when_idle(dispatcher, self._probe)
+
+    async def _improve_budget(
+        self, measurement: BudgetMeasurement, dispatcher: Dispatcher, is_stopping: Callable[[], bool]
+    ) -> None:
         try:
-            calibration = await measure_when_idle(self._budget_measurement, dispatcher, is_stopping)
+            calibration = await measure_when_idle(measurement, dispatcher, is_stopping)
         except EmbedserveError as error:
             log.warning("the token budget could not be measured: %s", error.message)
             return
@@ -256,8 +263,9 @@ class ServerProcess:
     def _create_engine_monitor(
         self, dispatcher: Dispatcher, loaded: ServableModel, outputs: OutputKind
     ) -> EngineMonitor:
-        probe = BatchRequest(loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True)), outputs)
-        return EngineMonitor(dispatcher, probe, time.perf_counter, self._engine_is_broken)
+        sequences = loaded.tokenizer.encode(["probe"], "", TruncationRules(truncate=True))
+        self._probe = BatchRequest(sequences, outputs)
+        return EngineMonitor(dispatcher, self._probe, time.perf_counter, self._engine_is_broken)
 
     def _engine_is_broken(self, cause: str) -> None:
         """Report that no batch succeeds any more, and end the process, so that its container is restarted."""

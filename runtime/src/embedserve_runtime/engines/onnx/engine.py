@@ -10,6 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
+from embedserve_runtime.engines.onnx.kept_memory import KeptMemory
 from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
     PROVIDERS,
@@ -32,9 +33,6 @@ from embedserve_runtime.progress import track_work
 # With several threads: those of one batch wait for each other after every operator, two batches do not
 # (`ConcurrentSession`).
 CONCURRENCY = 2
-# After a batch with a longer text the memory that it took is given back. The pages of 1,000 tokens are had again within
-# 1 % of the time that such a text takes; usual batches keep theirs.
-MAX_TOKENS_OF_KEPT_MEMORY = 1_024
 
 
 def describe_engine(
@@ -73,6 +71,7 @@ class OnnxEngine:
         """session: of a graph as `graph.build` writes it."""
         self.description = description
         self._concurrent_session = ConcurrentSession(session, description.threads)
+        self._kept_memory = KeptMemory()
         self._releasing_options = build_releasing_options()
         self._hides_tokens = takes_attention_mask([declared.name for declared in session.get_inputs()])
         self._hidden_size = encoder.width
@@ -137,8 +136,9 @@ class OnnxEngine:
         batch.check_types(self._token_types)
         if batch.attended_lengths is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
-        is_long = int(batch.lengths.max(initial=0)) > MAX_TOKENS_OF_KEPT_MEMORY
-        options = self._releasing_options if is_long else None
+        longest = int(batch.lengths.max(initial=0))
+        is_released = self._kept_memory.is_to_be_released(batch.tokens, longest)
+        options = self._releasing_options if is_released else None
         try:
             return self._concurrent_session.run(list(outputs), self._build_feeds(batch), options)
         except RUN_ERRORS as error:
