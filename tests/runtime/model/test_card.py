@@ -156,10 +156,23 @@ def pickle_only(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"")
 
 
+def weights_by_pointer(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_text(LFS_POINTER)
+
+
+def graph_only(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"")
+
+
 def truncated_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").write_bytes(b"\x10")
 
+
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90868376\n"
 
 BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
     "no tokenizer": (remove("tokenizer.json"), ModelFileMissing, "tokenizer.json not found in .*model"),
@@ -199,6 +212,21 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
         pickle_only,
         ModelInvalid,
         "pytorch_model.bin is not a pickle of tensors",
+    ),
+    "weights that Git LFS has elsewhere": (
+        weights_by_pointer,
+        ModelInvalid,
+        "model.safetensors is a pointer of Git LFS in the place of the file; fetch it with `git lfs pull`",
+    ),
+    "a tokenizer that Git LFS has elsewhere": (
+        write("tokenizer.json", LFS_POINTER),
+        ModelInvalid,
+        "tokenizer.json is a pointer of Git LFS",
+    ),
+    "only an ONNX file": (
+        graph_only,
+        ModelFileMissing,
+        r"no weights in .*; to run an ONNX file, set model.onnx_file \(--onnx-file\) to onnx/model.onnx",
     ),
     "damaged weights": (
         truncated_weights,

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.model.architecture import Encoder
-from embedserve_runtime.model.files import read_file
+from embedserve_runtime.model.files import check_lfs_pointer, read_file
 from embedserve_runtime.model.hf_files.transformers import WeightsIndex
 from embedserve_runtime.model.parameter_names import Parameter, ParameterNames, TensorSource
 from embedserve_runtime.model.pickles import ADVICE, can_read, read_pickle
@@ -63,6 +63,7 @@ class Checkpoint:
             except FileNotFoundError as error:
                 raise ModelFileMissing(f"{file.name} not found in {file.parent}") from error
             except (SafetensorError, OSError) as error:
+                check_lfs_pointer(file)
                 raise ModelInvalid(f"{file} is not a readable safetensors file: {error}") from error
 
     @classmethod
@@ -76,7 +77,9 @@ class Checkpoint:
         pickles = _list_pickles(folder)
         if pickles and can_read():
             return cls(pickles)
-        hint = f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else ""
+        hint = (
+            f"; {', '.join(path.name for path in pickles)}: {ADVICE}" if pickles else _advise_graphs(folder)
+        )
         raise ModelFileMissing(f"no weights in {folder}: looked for {SINGLE_FILE} and {INDEX_FILE}{hint}")
 
     @classmethod
@@ -163,6 +166,14 @@ def _list_pickles(folder: Path) -> list[Path]:
     if (folder / PICKLE_FILE).exists():
         return [folder / PICKLE_FILE]
     return _list_indexed_files(folder / PICKLE_INDEX_FILE)
+
+
+def _advise_graphs(folder: Path) -> str:
+    """Say how the ONNX files of a folder without weights are run; empty where there are none."""
+    graphs = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx"))
+    return (
+        f"; to run an ONNX file, set model.onnx_file (--onnx-file) to {' or '.join(graphs)}" if graphs else ""
+    )
 
 
 def _list_indexed_files(index: Path) -> list[Path]:

@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 # Of one small file; the largest are tokenizers of some 30 MB.
 MAX_FILE_BYTES = 2**28
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of a file that stands for one which Git LFS keeps elsewhere."""
+LFS_FAULT = "is a pointer of Git LFS in the place of the file; fetch it with `git lfs pull`"
 
 
 class FileModel(BaseModel):
@@ -92,11 +95,19 @@ def read_file(path: Path) -> ModelFile | None:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
                 return ModelFile(path, b"", f"has more than {MAX_FILE_BYTES} bytes")
-            return ModelFile(path, file.read())
+            content = file.read()
+            return ModelFile(path, content, LFS_FAULT if content.startswith(LFS_POINTER) else None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return ModelFile(path, b"", f"cannot be read: {error.strerror}")
+
+
+def check_lfs_pointer(path: Path) -> None:
+    """Raise ModelInvalid where a file, which cannot be read as what it is named, is a pointer of Git LFS."""
+    with path.open("rb") as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ModelInvalid(f"{path} {LFS_FAULT}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from embedserve_runtime.errors import ModelFileMissing, ModelInvalid
+from embedserve_runtime.model.files import check_lfs_pointer
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
@@ -88,6 +89,7 @@ def read_declaration(path: Path) -> OnnxDeclaration:
     except FileNotFoundError as error:
         raise ModelFileMissing(f"{path.name} not found in {path.parent}") from error
     except (OSError, ValueError, IndexError, UnicodeDecodeError) as error:
+        check_lfs_pointer(path)
         raise ModelInvalid(f"{path} is not a readable ONNX file: {error}") from error
 
 

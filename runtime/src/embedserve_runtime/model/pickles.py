@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedserve_runtime.errors import ModelInvalid
+from embedserve_runtime.model.files import check_lfs_pointer
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ def read_pickle(path: Path) -> dict[str, NDArray[np.generic]]:
         # Only files that are zip archives can be mapped; torch wrote others until 1.6.
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
     except Exception as error:  # whatever a foreign file makes of the unpickler
+        check_lfs_pointer(path)
         raise ModelInvalid(
             f"{path} is not a pickle of tensors that torch reads: {type(error).__name__}: {error}"
         ) from error
