@@ -248,7 +248,11 @@ TABLE: Mapping[type[ApiModel], RouteFields] = {
             "normalize": (*NORMALIZE, *refused(True, normalized=False)),
             "return_multivector": (Case(False, SAME), *refused(True)),
             "add_special_tokens": (YES, *refused(False)),
-            "modality": (Case("text", SAME), *refused("image")),
+            "modality": (
+                Case("text", SAME),
+                Case(["text", "text"], SAME),
+                *refused("image", ["text", "image"]),
+            ),
             "messages": refused([{"role": "user", "content": "hello"}]),
         },
     ),

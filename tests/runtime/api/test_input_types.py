@@ -93,6 +93,7 @@ MODEL_NAMES = [
     ("tiny", None),
     ("elsewhere/tiny-query", None),
     ("tiny-large", None),
+    ("elsewhere/tiny:latest", None),
     ("tiny-v2:query", "query"),
 ]
 
@@ -109,6 +110,11 @@ async def test_the_models_name_may_say_it(route: Route, model: str, prompt: str 
     ("fields", "message"),
     [
         pytest.param({"model": "tiny:qurey"}, "'qurey' behind the name is none of query, ", id="unknown"),
+        pytest.param(
+            {"model": "elsewhere/tiny:qurey"},
+            "'qurey' behind the name is none of query, ",
+            id="of another name",
+        ),
         pytest.param(
             {"model": "tiny-qurey"}, "'qurey' behind the name is none of query, ", id="unknown in NIM's way"
         ),

@@ -88,6 +88,7 @@ ADVICE = [
     (tei.EmbedRequest, "encoding_format", "it works on /v1/embeddings"),
     (tei.EmbedRequest, "overflow", "it works on /v1/embeddings, /v1/encode"),
     (tei.EmbedRequest, "parameters", "write its members beside the inputs"),
+    (openai.EmbeddingRequest, "extra_body", "write its members beside the inputs"),
     (tei.EmbedRequest, "outputDimension", "use `dimensions`"),
     (tei.EmbedRequest, "promptName", "use `prompt_name`"),
     (tei.EmbedTokensRequest, "embed_dtype", "use `embedding_type` on /v1/embeddings"),

@@ -71,7 +71,7 @@ def test_a_request_with_a_limit_of_its_own_gets_the_ids_of_the_reference_library
     want_ids = AutoTokenizer.from_pretrained(MINILM)(text, truncation=True, max_length=min(max_tokens, 256))
     (ids,) = minilm(256).with_request_limit(max_tokens).encode([text], "", CUT)
     assert ids.tolist() == want_ids["input_ids"]
-    with pytest.raises(InvalidInput, match="2 tokens leave no room beside the model's 2 special tokens"):
+    with pytest.raises(InvalidInput, match="a limit of 2 leaves no room beside the model's 2 special tokens"):
         minilm(256).with_request_limit(2)
 
 

@@ -216,20 +216,21 @@ def split_model_name(name: str, served: str) -> tuple[str, InputTypeName | None]
     """Split a model's name into the name and the suffix: `docs:query`, or `docs-query` as in NIM.
 
     served: the name under which the model is served. Any other name is taken as it is, `docs-large` too: one model is
-    served. Raises InvalidInput for an unknown suffix behind a colon, and for one behind a hyphen that is nearly a type.
+    served. Raises InvalidInput for an unknown suffix behind the served name and a colon, and for one that is nearly a
+    type behind any name and a colon, or the served name and a hyphen.
     """
     if name == served:
         return name, None
     base, colon, type_name = name.rpartition(":")
     if colon and type_name in INPUT_TYPES:
         return base, cast(InputTypeName, type_name)
-    is_misspelled = colon and base == served
     if not colon and name.startswith(f"{served}-"):
         type_name = name.removeprefix(f"{served}-")
         if type_name in INPUT_TYPES:
             return served, cast(InputTypeName, type_name)
-        is_misspelled = _is_nearly_type(type_name)
-    if is_misspelled:
+    elif not colon:
+        return name, None
+    if (colon and base == served) or _is_nearly_type(type_name):
         raise InvalidInput(f"`model`: {type_name!r} behind the name is none of {', '.join(INPUT_TYPES)}")
     return name, None
 

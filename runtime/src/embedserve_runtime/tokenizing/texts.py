@@ -144,7 +144,8 @@ class TextTokenizer:
         special_tokens = self.max_length - self._limit.room
         if max_tokens <= special_tokens:
             raise InvalidInput(
-                f"{max_tokens} tokens leave no room beside the model's {special_tokens} special tokens; ask for more"
+                f"a limit of {max_tokens} leaves no room beside the model's {special_tokens} special tokens; "
+                "ask for more tokens"
             )
         return self.with_max_length(max_tokens)
 

@@ -79,7 +79,7 @@ CONCEPTS: tuple[Mapping[str, Values], ...] = (
     {"divide_by_weights": (True,)},
     {"sparse_tokens": (False,)},
     {"sparse_map": (False,)},
-    {"parameters": ({},)},
+    {"parameters": ({},), "extra_body": ({},)},
 )
 """Fields that mean the same, each with the values that are harmless: those that ask for what happens without it."""
 
@@ -160,7 +160,7 @@ def _advise(model: type[RequestBody], name: str) -> str:
     """Say what to do instead of sending a field, or one in camel case, to the routes of a body."""
     if model is VertexRequest:
         return "put it into the instances, or into `parameters`"
-    if name == "parameters":
+    if name in ("parameters", "extra_body"):
         return "write its members beside the inputs"
     concept = next((each for each in CONCEPTS if name in each), {})
     names = (name, *(other for other in concept if other != name))

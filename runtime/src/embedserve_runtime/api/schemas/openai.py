@@ -104,7 +104,11 @@ class EmbeddingRequest(TypedInputs):
         ExpectedInput("true: the model expects its special tokens; send token ids to leave them out"),
     ] = Field(None, description="Refused unless true.", examples=[True])
     modality: Annotated[
-        Literal["text"] | None, refused_for("NIM"), ExpectedInput("'text': the model takes text")
+        Annotated[Literal["text"], UNION_MEMBER]
+        | Annotated[FailFastList[Literal["text"]], UNION_MEMBER]
+        | None,
+        refused_for("NIM"),
+        ExpectedInput("'text', for all inputs or for each: the model takes text", "'text'"),
     ] = Field(None, description="Refused unless text.", examples=["text"])
     messages: Annotated[None, refused_for("vLLM"), ExpectedInput("left out: send texts as `input`")] = Field(
         None, description="Refused.", examples=[None]
