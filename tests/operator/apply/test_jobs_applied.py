@@ -109,6 +109,25 @@ def test_an_api_server_without_image_volumes_is_named(volumes: list[Any], messag
     assert message in refusal.message
 
 
+@pytest.mark.parametrize(
+    ("message", "is_transient"),
+    [
+        pytest.param(
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support "
+            "resize",
+            False,
+            id="a claim that cannot grow",
+        ),
+        pytest.param("exceeded quota", True, id="a quota, which others may free"),
+    ],
+)
+def test_a_refusal_that_no_waiting_heals_is_told_from_one_that_may_end(
+    message: str, is_transient: bool
+) -> None:
+    refusal = explain_refusal(ChildRef("PersistentVolumeClaim", "models"), RefusedError(message), {})
+    assert (refusal.reason, refusal.is_transient) == ("ChildRefused", is_transient)
+
+
 IMAGE = {"model": {"source": {"image": {"reference": "registry.example/minilm:1"}}}}
 
 

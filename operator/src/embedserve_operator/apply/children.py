@@ -44,6 +44,8 @@ _OWN_FIELD_MANAGERS = frozenset({FIELD_MANAGER, HISTORY_MANAGER, SCALE_MANAGER})
 
 _UNKNOWN_VOLUME_KIND = re.compile(r"must specify a volume type|field not declared in schema|unknown field")
 """A pattern of what API servers say about a kind of volume that they do not know, if they say anything."""
+_FIXED_SIZE = re.compile(r"must support resize")
+"""A pattern of what they say about a claim whose StorageClass cannot enlarge volumes, which no waiting changes."""
 
 
 def explain_refusal(ref: ChildRef, error: RefusedError, manifest: Manifest) -> ApplyFailure:
@@ -51,7 +53,8 @@ def explain_refusal(ref: ChildRef, error: RefusedError, manifest: Manifest) -> A
     message = f"the API server refused {ref}: {error.message}"
     if _UNKNOWN_VOLUME_KIND.search(error.message) and _list_image_volumes(manifest):
         return _build_image_volumes_failure(message)
-    return ApplyFailure("ChildRefused", message, is_transient=not isinstance(error, InvalidContentError))
+    is_lasting = isinstance(error, InvalidContentError) or _FIXED_SIZE.search(error.message) is not None
+    return ApplyFailure("ChildRefused", message, is_transient=not is_lasting)
 
 
 def _build_image_volumes_failure(message: str) -> ApplyFailure:
