@@ -46,7 +46,7 @@ def test_a_claim_that_cannot_grow_keeps_no_other_change_from_being_made(service:
     cached.apply(hub_spec(cache=CACHE))
     cached.wait_serving()
     cached.apply(hub_spec(cache={"volume": {"size": "2Gi"}}, service={"annotations": {"beside": "it"}}))
-    assert "must support resize" in cached.wait_condition("Reconciling", "True", "ChildRefused")["message"]
+    assert "must support resize" in cached.wait_condition("Stalled", "True", "ChildRefused")["message"]
     assert "beside" in cached.child_named("service", "grows")["metadata"]["annotations"]
     cached.apply(hub_spec(cache=CACHE))
     cached.wait_serving()
