@@ -87,7 +87,7 @@ def measure(name: str, layers: int | None, lengths: list[int], threads: int) -> 
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent)
         encoder = save(name, folder, layers)
-        for length in (one for one in lengths if one <= encoder.max_tokens):
+        for length in (one for one in lengths if one <= encoder.max_positions):
             child = ["--child", str(folder), "--lengths", str(length), "--threads", str(threads)]
             output = subprocess.run(
                 [sys.executable, "-m", "benchmarks.cpu_long_texts", *child],

@@ -93,7 +93,7 @@ def _build_llama_reranker(folder: Path) -> Built:
     encoder, twin = ENCODERS["llama-bidirectional"], folder / "of_transformers"
     settings = {"num_labels": 1, "max_position_embeddings": 600}
     model = save_encoder(encoder, twin, CLASSIFIER, **settings)
-    tokenizers.save_llama(twin, max_tokens=600)
+    tokenizers.save_llama(twin, max_length=600)
     tokenizer = AutoTokenizer.from_pretrained(twin)
 
     def expected(_: Runner) -> Results:
@@ -155,7 +155,7 @@ def _save_qwen2(folder: Path) -> PreTrainedModel:
 
 
 def _save_gemma(folder: Path) -> PreTrainedModel:
-    tokenizers.save_gemma(folder, max_tokens=SIZES["max_position_embeddings"])
+    tokenizers.save_gemma(folder, max_length=SIZES["max_position_embeddings"])
     config = GemmaConfig(vocab_size=count_tokens(folder), head_dim=10, **SIZES, **HEADS)
     model = tiny(folder, GemmaForCausalLM, config)
     edit_config(folder, hidden_act="gelu")

@@ -72,7 +72,7 @@ def save_qwen_without_eos(folder: Path) -> None:
     save_qwen(folder, adds_eos=False)
 
 
-def save_llama(folder: Path, *, adds_eos: bool = False, max_tokens: int = MAX_TOKENS) -> None:
+def save_llama(folder: Path, *, adds_eos: bool = False, max_length: int = MAX_TOKENS) -> None:
     """Llama's: `<s>` before a text; with `adds_eos` and the key of that name `</s>` behind it."""
     tokenizer = _build_byte_level("<unk>", "<s>", "</s>")
     single, pair = ("<s> $A </s>", "<s> $A </s> <s> $B </s>") if adds_eos else ("<s> $A", "<s> $A <s> $B")
@@ -80,7 +80,7 @@ def save_llama(folder: Path, *, adds_eos: bool = False, max_tokens: int = MAX_TO
         single=single, pair=pair, special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     _save(tokenizer, folder, bos="<s>", eos="</s>", pad="</s>", padding_side="left")
-    _edit_config(folder, model_max_length=max_tokens)
+    _edit_config(folder, model_max_length=max_length)
 
 
 def save_llama_with_eos(folder: Path) -> None:
@@ -93,14 +93,14 @@ def ask_for_eos(folder: Path) -> None:
     _edit_config(folder, tokenizer_class="LlamaTokenizer", add_bos_token=True, add_eos_token=True)
 
 
-def save_gemma(folder: Path, *, max_tokens: int = MAX_TOKENS) -> None:
+def save_gemma(folder: Path, *, max_length: int = MAX_TOKENS) -> None:
     """Gemma's: a text between `<bos>` and `<eos>`."""
     tokenizer = _build_byte_level("<pad>", "<eos>", "<bos>", "<unk>")
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", pair="<bos> $A <eos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
     _save(tokenizer, folder, bos="<bos>", eos="<eos>", pad="<pad>")
-    _edit_config(folder, model_max_length=max_tokens)
+    _edit_config(folder, model_max_length=max_length)
 
 
 def save_t5(folder: Path) -> None:

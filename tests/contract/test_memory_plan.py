@@ -34,7 +34,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 def describe(name: str, folder: Path) -> tuple[ModelSizes, int]:
     encoder = describe_shape(name, folder)
-    return describe_sizes(replace(build_card(), encoder=encoder)), encoder.max_tokens
+    return describe_sizes(replace(build_card(), encoder=encoder)), encoder.max_positions
 
 
 def report(sizes: ModelSizes, max_length: int) -> ModelMemory:

@@ -89,7 +89,7 @@ def build_card(
     encoder = Encoder(
         family="bert",
         hidden_size=dimensions,
-        max_tokens=max_length,
+        max_positions=max_length,
         embeddings=Embeddings(vocabulary=len(VOCABULARY), positions=None, token_types=0, norm=None),
         layers=(),
         final_norm=None,

@@ -66,13 +66,13 @@ FORMS: Mapping[str, Attention] = {
 KIB_IN_MIB = 1024
 
 
-def describe_encoder(attention: Attention, max_tokens: int) -> Encoder:
+def describe_encoder(attention: Attention, max_positions: int) -> Encoder:
     """One layer with this attention; the checkpoint uses our own names."""
     mlp = Mlp(intermediate=28, activation=Activation.GELU, gated=False, up_bias=True, down_bias=True)
     without_names = Encoder(
         family="hand-made",
         hidden_size=20,
-        max_tokens=max_tokens,
+        max_positions=max_positions,
         embeddings=Embeddings(VOCABULARY, None, 0, NORM),
         layers=(Layer(attention, mlp, NormPlacement.POST, NORM),),
         final_norm=None,

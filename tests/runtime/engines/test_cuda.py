@@ -280,14 +280,14 @@ def test_a_batch_that_does_not_fit_into_memory_is_run_in_halves_later_ones_stay_
     try:
         np.testing.assert_array_equal(engine.forward(batch), want)
         assert engine.memory.failures == 1
-        assert engine.memory.max_tokens == batch.tokens // 2
+        assert engine.memory.max_batch_tokens == batch.tokens // 2
         np.testing.assert_array_equal(engine.forward(batch), want)
         assert engine.memory.failures == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     clock.now += FIRST_WAIT_S
     np.testing.assert_array_equal(engine.forward(batch), want)
-    assert engine.memory == MemoryStatus(failures=1, max_tokens=None)
+    assert engine.memory == MemoryStatus(failures=1, max_batch_tokens=None)
 
 
 def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_host_gives(

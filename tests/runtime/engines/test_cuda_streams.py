@@ -58,7 +58,7 @@ def graphs(tmp_path: Path) -> partial[Graphs]:
     head = PooledHead([Pooling.MEAN], [], CUDA)
     weight = np.random.default_rng(5).normal(size=(1, encoder().hidden_size)).astype(np.float32)
     token_head = TokenLayers([HostLayer(weight, None, Activation.IDENTITY)], CUDA)
-    return partial(Graphs, EncoderWithHeads(fused, head, token_head), max_tokens=MAX_TOKENS)
+    return partial(Graphs, EncoderWithHeads(fused, head, token_head), max_positions=MAX_TOKENS)
 
 
 def batches() -> list[PackedBatch]:

@@ -57,12 +57,12 @@ def test_a_batch_that_did_not_fit_lowers_the_budget_and_later_ones_are_cut_to_it
     budget = MemoryBudget(clock)
     assert budget.split(batch) == [batch]
     budget.lower(batch)
-    assert budget.status == MemoryStatus(failures=1, max_tokens=10)
+    assert budget.status == MemoryStatus(failures=1, max_batch_tokens=10)
     parts = budget.split(batch)
     assert lengths_of(parts) == [[3, 3, 2], [9, 1], [2]]
     assert np.concatenate([part.token_ids for part in parts]).tolist() == batch.token_ids.tolist()
     clock.now = FIRST_WAIT_S
-    assert budget.status == MemoryStatus(failures=1, max_tokens=None)
+    assert budget.status == MemoryStatus(failures=1, max_batch_tokens=None)
     assert budget.split(batch) == [batch]
 
 
@@ -71,7 +71,7 @@ def test_a_sequence_longer_than_the_budget_runs_alone_and_cannot_lower_it() -> N
     budget.lower(batch_of(4, 4))
     assert lengths_of(budget.split(batch_of(2, 7, 1))) == [[2], [7], [1]]
     budget.lower(batch_of(7))
-    assert budget.status == MemoryStatus(failures=2, max_tokens=4)
+    assert budget.status == MemoryStatus(failures=2, max_batch_tokens=4)
 
 
 def test_the_budget_grows_to_the_largest_batch_that_there_was_and_not_just_to_the_one_that_failed() -> None:
@@ -84,7 +84,7 @@ def test_the_budget_grows_to_the_largest_batch_that_there_was_and_not_just_to_th
     limits = []
     for waits in range(5):
         clock.now = waits * FIRST_WAIT_S
-        limits.append(budget.status.max_tokens)
+        limits.append(budget.status.max_batch_tokens)
     assert limits == [10, 20, 40, 80, None]
 
 
@@ -102,8 +102,8 @@ def test_the_budget_grows_to_the_largest_batch_that_there_was_and_not_just_to_th
 def test_a_lowered_budget_doubles_after_each_quiet_wait_until_it_ends(
     seconds: float, want: int | None
 ) -> None:
-    lowered = LoweredBudget(max_tokens=1000, original_tokens=8000, failed_at=7.0, wait_s=60.0)
-    assert lowered.compute_max_tokens(7.0 + seconds) == want
+    lowered = LoweredBudget(max_batch_tokens=1000, original_tokens=8000, failed_at=7.0, wait_s=60.0)
+    assert lowered.compute_max_batch_tokens(7.0 + seconds) == want
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_lowered_budget_doubles_after_each_quiet_wait_until_it_ends(
 def test_a_failure_after_a_doubling_doubles_the_wait_up_to_a_bound(
     wait: float, seconds: float, want: float
 ) -> None:
-    former = LoweredBudget(max_tokens=1000, original_tokens=8000, failed_at=7.0, wait_s=wait)
+    former = LoweredBudget(max_batch_tokens=1000, original_tokens=8000, failed_at=7.0, wait_s=wait)
     assert choose_wait(former, 7.0 + seconds) == want
 
 
@@ -150,19 +150,19 @@ def test_whatever_fails_when_the_budget_stays_between_one_token_and_the_original
     now, max_seen = 0.0, 0
     for seconds, offered in failures:
         now += seconds
-        limit = None if lowered is None else lowered.compute_max_tokens(now)
+        limit = None if lowered is None else lowered.compute_max_batch_tokens(now)
         max_seen = max(max_seen, offered)
         failed = min(offered, limit or offered)
         lowered = lower_budget(lowered, failed, max_seen, now)
-        assert lowered.max_tokens == max(failed // 2, 1)
+        assert lowered.max_batch_tokens == max(failed // 2, 1)
         assert FIRST_WAIT_S <= lowered.wait_s <= MAX_WAIT_S
     assert lowered is not None
-    at, after = lowered.compute_max_tokens(now), lowered.compute_max_tokens(now + later)
+    at, after = lowered.compute_max_batch_tokens(now), lowered.compute_max_batch_tokens(now + later)
     for tokens in (at, after):
         assert tokens is None or 1 <= tokens < max_seen
     # It only grows.
     assert after is None or (at is not None and at <= after)
-    assert lowered.compute_max_tokens(lowered.restored_at) is None
+    assert lowered.compute_max_batch_tokens(lowered.restored_at) is None
     assert lowered.restored_at <= now + max_seen.bit_length() * MAX_WAIT_S
 
 
@@ -194,12 +194,12 @@ def test_parts_keep_types_and_what_pooling_leaves_out() -> None:
 class DeviceMemory:
     """A device that has room for the results of so many tokens at a time; `tried` are those of each run."""
 
-    max_tokens: int
+    max_batch_tokens: int
     tried: list[int] = field(default_factory=list)
 
     def take(self, done: DeviceOutput, part: PackedBatch) -> FloatArray:
         self.tried.append(part.tokens)
-        if part.tokens > self.max_tokens:
+        if part.tokens > self.max_batch_tokens:
             raise torch.OutOfMemoryError(f"{part.tokens} tokens do not fit")
         return done.states.float().numpy()
 
@@ -230,14 +230,14 @@ def test_the_engine_halves_until_it_fits_stays_there_for_a_while_and_grows_back(
         return [tokens // MAX_TOKENS for tokens in memory.tried]
 
     assert run() == [8, 4, 2, 2, 2, 2]
-    assert engine.memory == MemoryStatus(failures=2, max_tokens=2 * MAX_TOKENS)
+    assert engine.memory == MemoryStatus(failures=2, max_batch_tokens=2 * MAX_TOKENS)
     assert run() == [2, 2, 2, 2]
-    memory.max_tokens = batch.tokens
+    memory.max_batch_tokens = batch.tokens
     clock.now += FIRST_WAIT_S
     assert run() == [4, 4]
     clock.now += FIRST_WAIT_S
     assert run() == [8]
-    assert engine.memory == MemoryStatus(failures=2, max_tokens=None)
+    assert engine.memory == MemoryStatus(failures=2, max_batch_tokens=None)
 
 
 def test_a_single_sequence_that_does_not_fit_is_tried_twice_and_fails(engine: TorchEngine) -> None:

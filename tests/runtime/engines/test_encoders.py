@@ -44,7 +44,7 @@ def lengths_at_which_forms_differ(encoder: Encoder) -> set[int]:
     """One, two, 17, the longest; and for each window the longest text of which it hides nothing, and the next one."""
     windows = {layer.attention.window for layer in encoder.layers}
     edges = {window + step for window in windows if window is not None for step in (1, 2)}
-    return {1, 2, 17, encoder.max_tokens, *edges}
+    return {1, 2, 17, encoder.max_positions, *edges}
 
 
 @on_every_engine

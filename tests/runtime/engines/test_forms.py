@@ -180,7 +180,7 @@ def encoder_of(
     without_names = Encoder(
         family="hand-made",
         hidden_size=20,
-        max_tokens=MAX_TOKENS,
+        max_positions=MAX_TOKENS,
         embeddings=embeddings,
         layers=layers,
         final_norm=final_norm,

@@ -462,16 +462,16 @@ def test_ministral3_takes_no_text_that_it_would_scale_by_position(tmp_path: Path
     rotary = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10, "rope_theta": 100.0}
     config = DECODER | {"model_type": "ministral3", "rope_parameters": rotary}
     encoder = describe(tmp_path, config)
-    assert (encoder.max_tokens, encoder.layers[0].attention.window) == (10, None)
+    assert (encoder.max_positions, encoder.layers[0].attention.window) == (10, None)
 
 
 def test_nomic_with_a_growing_base_takes_no_text_beyond_its_trained_positions(tmp_path: Path) -> None:
     config = NOMIC | {"n_positions": 8192, "max_trained_positions": 2048}
     plain = describe(tmp_path, config)
-    assert (plain.max_tokens, plain.ignored) == (8192, ())
+    assert (plain.max_positions, plain.ignored) == (8192, ())
     growing = describe(tmp_path, config | {"rotary_scaling_factor": 2})
     (said,) = growing.ignored
-    assert growing.max_tokens == 2048
+    assert growing.max_positions == 2048
     assert said.startswith("config.json: rotary_scaling_factor")
     assert "2048" in said
 
@@ -529,4 +529,4 @@ def test_a_config_that_says_bert_and_names_jina_code_is_a_jina(tmp_path: Path) -
 def test_a_larger_absolute_table_of_roberta_begins_behind_its_padding(tmp_path: Path) -> None:
     encoder = describe(tmp_path, BERT | {"model_type": "xlm-roberta", "pad_token_id": 1})
     assert encoder.embeddings.positions is not None
-    assert (encoder.embeddings.positions.offset, encoder.max_tokens) == (2, 38)
+    assert (encoder.embeddings.positions.offset, encoder.max_positions) == (2, 38)

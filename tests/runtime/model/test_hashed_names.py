@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
-from embedserve_runtime.model.canonical import name_canonically
+from embedserve_runtime.model.canonical import name_canonically, name_field_canonically
 from embedserve_runtime.model.card import ModelCard
 
 HASHED_NAMES = {
@@ -73,29 +73,33 @@ HASHED_NAMES = {
 }
 
 
-def list_hashed_types(kind: Any, found: set[type]) -> Iterator[type]:
-    """The dataclasses and enums that values of a type are made of, each once."""
+def list_hashed_types(kind: Any, seen: set[type]) -> Iterator[type]:
+    """List the dataclasses and enums that values of a type are made of, each once."""
     if get_origin(kind) is not None:
         for part in get_args(kind):
-            yield from list_hashed_types(part, found)
-    elif isinstance(kind, type) and kind not in found and (is_dataclass(kind) or issubclass(kind, StrEnum)):
-        found.add(kind)
+            yield from list_hashed_types(part, seen)
+    elif isinstance(kind, type) and kind not in seen and (is_dataclass(kind) or issubclass(kind, StrEnum)):
+        seen.add(kind)
         yield kind
         if is_dataclass(kind):
             hints = get_type_hints(kind, vars(sys.modules[kind.__module__]))
-            for name in list_names(kind):
-                yield from list_hashed_types(hints[name], found)
+            for name in list_hashed_fields(kind):
+                yield from list_hashed_types(hints[name], seen)
 
 
-def list_names(kind: type) -> list[str]:
+def list_hashed_fields(kind: type) -> list[str]:
+    return [field.name for field in fields(kind) if field.metadata.get("hashed", True)]
+
+
+def list_canonical_names(kind: type) -> list[str]:
     if issubclass(kind, StrEnum):
-        return [one.value for one in kind]
-    return [field.name for field in fields(kind) if field.metadata.get("hashed", True)]  # type: ignore[arg-type]
+        return [member.value for member in kind]
+    return [name_field_canonically(kind, name) for name in list_hashed_fields(kind)]
 
 
 def test_no_name_that_identities_are_hashes_of_has_changed() -> None:
-    found = {
-        name_canonically(kind): " ".join(sorted(list_names(kind)))
+    names = {
+        name_canonically(kind): " ".join(sorted(list_canonical_names(kind)))
         for kind in list_hashed_types(ModelCard, set())
     }
-    assert found == HASHED_NAMES
+    assert names == HASHED_NAMES

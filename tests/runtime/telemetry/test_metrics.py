@@ -122,7 +122,7 @@ def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> Non
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "want"),
+    ("max_batch_tokens", "want"),
     [
         pytest.param(None, 2000, id="memory sets no limit"),
         pytest.param(500, 500, id="after memory ran out"),
@@ -130,9 +130,9 @@ def test_the_onnx_engine_says_that_it_pads_nothing(minilm_runner: Runner) -> Non
     ],
 )
 async def test_the_page_has_the_limit_that_memory_sets_and_how_often_it_ran_out(
-    max_tokens: int | None, want: int
+    max_batch_tokens: int | None, want: int
 ) -> None:
-    runner = TinyRunner(build_mean_run(), memory=MemoryStatus(3, max_tokens))
+    runner = TinyRunner(build_mean_run(), memory=MemoryStatus(3, max_batch_tokens))
     async with serve_in_process() as server:
         server.metrics.model_loaded(runner.card, 2000, server.dispatcher, [runner])
         assert server.get_metric("embedserve_engine_max_batch_tokens", {"engine": "0"}) == want

@@ -63,13 +63,13 @@ def test_ids_equal_those_of_the_reference_library(script: str, repeats: int) -> 
     assert ids.dtype == np.int32
 
 
-@pytest.mark.parametrize("max_tokens", [3, 7, 300])
+@pytest.mark.parametrize("max_length", [3, 7, 300])
 def test_a_request_with_a_limit_of_its_own_gets_the_ids_of_the_reference_library_at_that_length(
-    max_tokens: int,
+    max_length: int,
 ) -> None:
     text = SCRIPTS["english"] * 50
-    want_ids = AutoTokenizer.from_pretrained(MINILM)(text, truncation=True, max_length=min(max_tokens, 256))
-    (ids,) = minilm(256).with_request_limit(max_tokens).encode([text], "", CUT)
+    want_ids = AutoTokenizer.from_pretrained(MINILM)(text, truncation=True, max_length=min(max_length, 256))
+    (ids,) = minilm(256).with_request_limit(max_length).encode([text], "", CUT)
     assert ids.tolist() == want_ids["input_ids"]
     with pytest.raises(InvalidInput, match="a limit of 2 leaves no room beside the model's 2 special tokens"):
         minilm(256).with_request_limit(2)

@@ -35,7 +35,7 @@ _SIDES: Mapping[str, Side] = {"START": "left", "END": "right"}
 class EmbeddingOptions(NamedTuple):
     """The options of a request to `/v1/embeddings`.
 
-    dimensions, truncate, side, max_tokens, normalize: the same as in `EmbedQuery`. overflow: how long inputs are
+    dimensions, truncate, side, max_length, normalize: the same as in `EmbedQuery`. overflow: how long inputs are
     chunked, if they are.
     """
 
@@ -44,7 +44,7 @@ class EmbeddingOptions(NamedTuple):
     output_dtype: OutputDtype = OutputDtype.FLOAT32
     truncate: bool | None = None
     side: Side | None = None
-    max_tokens: int | None = None
+    max_length: int | None = None
     normalize: bool = True
     overflow: ChunkedOverflow | None = None
     late_chunking: bool = False
@@ -71,11 +71,11 @@ def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> Embedding
             f"`encoding_format` says float and `{_find_kind_field(body)}` base64; leave one of them out"
         )
     check_dimensions(card, output_dimension=body.output_dimension)
-    max_tokens = body.truncate_prompt_tokens
+    max_length = body.truncate_prompt_tokens
     truncate = merge_aliases(
         truncate=body.truncate != "NONE" if isinstance(body.truncate, str) else body.truncate,
         truncation=body.truncation,
-        truncate_prompt_tokens=None if max_tokens is None else True,
+        truncate_prompt_tokens=None if max_length is None else True,
         overflow=TRUNCATES.get(body.overflow or ""),
     )
     normalize = merge_aliases(normalized=body.normalized, normalize=body.normalize)
@@ -85,7 +85,7 @@ def read_embedding_options(card: ModelCard, body: EmbeddingRequest) -> Embedding
         output_dtype=OUTPUT_DTYPES[kind or "float"],
         truncate=truncate,
         side=_SIDES.get(body.truncate) if isinstance(body.truncate, str) else None,
-        max_tokens=None if max_tokens == -1 else max_tokens,
+        max_length=None if max_length == -1 else max_length,
         normalize=normalize is not False,
         overflow=read_chunked_overflow(
             body.overflow,

@@ -89,7 +89,7 @@ def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     task = "classify" if model.output == LOGITS else "embed"
     graph = read_graph(encoder_files, folder / EXPORT_FILE, task=task, pooled=False)
     encoder = describe_graph_encoder(encoder_files, graph)
-    texts = _sample_texts(encoder_files, min(encoder.max_tokens, MAX_TOKENS))
+    texts = _sample_texts(encoder_files, min(encoder.max_positions, MAX_TOKENS))
     reference = [model.run(text) for text in texts]
     engine = BundledOnnxEngine(graph, encoder.hidden_size, threads)
     began = time.perf_counter()
@@ -109,10 +109,10 @@ def _fill(folder: Path, encoder_files: ModelFiles, threads: int) -> None:
     log.info("model exported", extra={"min_cosine": variant.min_cosine, "texts": len(texts)})
 
 
-def _sample_texts(encoder_files: ModelFiles, max_tokens: int) -> list[Int32Array]:
+def _sample_texts(encoder_files: ModelFiles, max_length: int) -> list[Int32Array]:
     tokenizer = parse_tokenizer(encoder_files.require(TOKENIZER_FILE))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_tokens)
+    tokenizer.enable_truncation(max_length)
     read = [
         np.array(encoding.ids, dtype=np.int32) for encoding in tokenizer.encode_batch(read_parity_texts())
     ]

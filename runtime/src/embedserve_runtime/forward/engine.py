@@ -64,9 +64,9 @@ class EngineDescription:
 class MemoryStatus:
     """The memory failures of an engine, and the largest batch that its device has memory for; for metrics.
 
-    failures: how many batches did not fit. max_tokens: the largest batch that is run in one piece at present; None
-    while memory sets no limit.
+    failures: how many batches did not fit. max_batch_tokens: the largest batch that is run in one piece at present;
+    None while memory sets no limit.
     """
 
     failures: int = 0
-    max_tokens: int | None = None
+    max_batch_tokens: int | None = None

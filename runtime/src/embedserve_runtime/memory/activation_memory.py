@@ -50,7 +50,7 @@ def estimate_activations(encoder: Encoder) -> ActivationSizes:
     """Return what a batch takes on ONNX Runtime, at the widest point of the widest layer."""
     hidden = encoder.hidden_size
     token = max((_count_token_floats(layer, hidden) for layer in encoder.layers), default=hidden)
-    tables = [_count_table_floats(layer.attention, encoder.max_tokens) for layer in encoder.layers]
+    tables = [_count_table_floats(layer.attention, encoder.max_positions) for layer in encoder.layers]
     long = [_count_long_floats(layer.attention) for layer in encoder.layers]
     return ActivationSizes(
         token=round(FLOAT_BYTES * ARENA_SHARE * token),
@@ -78,10 +78,10 @@ def _count_token_floats(layer: Layer, hidden: int) -> int:
     return extra + max(attending, feeding, neighbours)
 
 
-def _count_table_floats(attention: Attention, max_tokens: int) -> int:
+def _count_table_floats(attention: Attention, max_positions: int) -> int:
     """Count the scores of the largest group of texts that are attended in one table, with the copies that are made to
     add what depends on distance."""
-    scores = attention.heads * min(max_tokens, MAX_GROUP_TOKENS) ** 2
+    scores = attention.heads * min(max_positions, MAX_GROUP_TOKENS) ** 2
     if attention.disentangled is not None:
         return 6 * scores
     if isinstance(attention.distance_bias, RelativeBuckets):

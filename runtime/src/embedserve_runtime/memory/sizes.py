@@ -144,11 +144,11 @@ def _iterate_tables(encoder: Encoder) -> Iterator[tuple[object, int]]:
     for layer in encoder.layers:
         attention = layer.attention
         if attention.rotary is not None:
-            yield attention.rotary, 2 * encoder.max_tokens * _count_frequencies(attention.rotary)
+            yield attention.rotary, 2 * encoder.max_positions * _count_frequencies(attention.rotary)
         rows = _count_distance_rows(attention)
         if rows:
             form = (attention.causal, attention.window, attention.distance_bias)
-            yield form, rows * 2 * encoder.max_tokens
+            yield form, rows * 2 * encoder.max_positions
 
 
 def _count_frequencies(rotary: Rotary) -> int:

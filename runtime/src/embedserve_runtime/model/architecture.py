@@ -248,18 +248,18 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder, described once. max_tokens: the longest sequence that it can take.
+    """An encoder, described once. max_positions: the longest sequence that it can take.
 
     layer_inputs: of layers with norms before or around their branches.
     output: columns of a product without a bias behind the final norm, parameter `output.weight` (output, hidden);
         None without one.
-    ignored: what config.json says and is not done since no sequence of up to `max_tokens` depends on it, as
+    ignored: what config.json says and is not done since no sequence of up to `max_positions` depends on it, as
     `file: key`.
     """
 
     family: str = field(metadata=NOT_HASHED)
     hidden_size: int
-    max_tokens: int
+    max_positions: int
     embeddings: Embeddings
     layers: tuple[Layer, ...]
     final_norm: Norm | None

@@ -211,7 +211,7 @@ def describe_graph_encoder(files: ModelFiles, graph: BundledOnnx) -> Encoder:
     return Encoder(
         family=config.model_type or "unknown",
         hidden_size=graph.size,
-        max_tokens=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
+        max_positions=config.max_position_embeddings or config.n_positions or DEFAULT_LENGTH,
         embeddings=Embeddings(
             vocabulary=config.vocab_size or _count_tokens(files),
             positions=None,

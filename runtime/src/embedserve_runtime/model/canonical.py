@@ -20,6 +20,8 @@ NOT_HASHED: Mapping[str, bool] = MappingProxyType({"hashed": False})
 CLASS_KEY = "is"
 # The names that renamed classes keep there, so that the identities stay.
 FORMER_CLASS_NAMES: Mapping[str, str] = MappingProxyType({"SparseStaticTable": "WordTable"})
+# The names that renamed fields keep there, by `class.field` as the code names them now.
+FORMER_FIELD_NAMES: Mapping[str, str] = MappingProxyType({"Encoder.max_positions": "max_tokens"})
 
 
 def hash_canonically(value: object) -> str:
@@ -48,7 +50,7 @@ def canonicalize(value: object) -> object:
         return [canonicalize(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         content = {
-            member.name: canonicalize(getattr(value, member.name))
+            name_field_canonically(type(value), member.name): canonicalize(getattr(value, member.name))
             for member in fields(value)
             if member.metadata.get("hashed", True) and not _has_default(value, member)
         }
@@ -59,6 +61,11 @@ def canonicalize(value: object) -> object:
 def name_canonically(kind: type) -> str:
     """Return the name of a class in canonical JSON, which it keeps when it is renamed."""
     return FORMER_CLASS_NAMES.get(kind.__name__, kind.__name__)
+
+
+def name_field_canonically(kind: type, name: str) -> str:
+    """Return the name of a field of a class in canonical JSON, which it keeps when it is renamed."""
+    return FORMER_FIELD_NAMES.get(f"{kind.__name__}.{name}", name)
 
 
 def _has_default(value: object, member: Field[object]) -> bool:

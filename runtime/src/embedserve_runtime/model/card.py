@@ -86,7 +86,7 @@ class ModelCard:
     encoder_path: the folder of the encoder's tensors inside the model's, as `ModelTensors` takes it.
     source: the folder or repository as it was asked for; revision: the commit, or "local".
     max_length: tokens an input may have, special tokens included. Enforced by the tokenizer (`LengthLimit`); engines
-        only know `Encoder.max_tokens`. own_max_length: the limit that the model's files set; part of the identity.
+        only know `Encoder.max_positions`. own_max_length: the limit that the model's files set; part of the identity.
     prompts: prompt texts by name; default_prompt: the name used when a request names none. added_prompts: names that
         the service's settings add to the model's own; a request that names one gets vectors of this space.
     vector_space: identity of the vectors, `vs2-` and 20 hex digits; it is made from the rest of the card and the

@@ -98,10 +98,10 @@ class MaxLength(NamedTuple):
 
 def resolve_max_length(encoder: Encoder, layout: ModelLayout, settings: ModelSettings) -> MaxLength:
     """Return the maximum length of inputs. Raises ConfigError where the settings ask for more than the encoder has."""
-    max_tokens = encoder.max_tokens
-    if settings.max_length is not None and settings.max_length > max_tokens:
+    max_positions = encoder.max_positions
+    if settings.max_length is not None and settings.max_length > max_positions:
         raise ConfigError(
-            f"model.max_length: {settings.max_length} is more than the model's {max_tokens} positions"
+            f"model.max_length: {settings.max_length} is more than the model's {max_positions} positions"
         )
-    from_files = min(layout.max_length or max_tokens, max_tokens)
+    from_files = min(layout.max_length or max_positions, max_positions)
     return MaxLength(settings.max_length or from_files, from_files)

@@ -264,7 +264,7 @@ def _describe_graph(
     encoder_files = files.enter_folder(layout.modules.transformer)
     encoder = describe_graph_encoder(encoder_files, graph)
     with suppress(ModelError):  # no family: what config.json says in general is all there is
-        encoder = replace(encoder, max_tokens=families.describe(encoder_files).max_tokens)
+        encoder = replace(encoder, max_positions=families.describe(encoder_files).max_positions)
     task, head = Task.EMBED, None
     token_heads = () if graph.weights is None else (describe_graph_weights(encoder_files, encoder),)
     guesses_pooling = False

@@ -49,13 +49,13 @@ def compute_distance_rows(distance: Integers, scheme: Disentangled) -> Integers:
     return np.clip(distance + scheme.span, 0, 2 * scheme.span - 1)
 
 
-def list_distances(max_tokens: int) -> Integers:
+def list_distances(max_positions: int) -> Integers:
     """List every distance within a sequence, ascending, which the columns of a table stand for."""
-    return np.arange(-(max_tokens - 1), max_tokens)
+    return np.arange(-(max_positions - 1), max_positions)
 
 
 def compute_distance_table(
-    attention: Attention, max_tokens: int, buckets: FloatArray | None
+    attention: Attention, max_positions: int, buckets: FloatArray | None
 ) -> FloatArray | None:
     """Compute what is added to the scores by distance = key - query (causal order, window, ALiBi, learned bias), or
     None.
@@ -63,7 +63,7 @@ def compute_distance_table(
     Rows are heads (one row when all are alike), columns `list_distances`; what a query must not see
     is -inf. buckets: the parameter `relative_bias.weight`, where the attention has RelativeBuckets.
     """
-    distances = list_distances(max_tokens)
+    distances = list_distances(max_positions)
     table = np.zeros((1, len(distances)), dtype=np.float32)
     match attention.distance_bias:
         case Alibi(slopes):

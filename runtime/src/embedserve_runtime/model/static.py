@@ -72,7 +72,7 @@ def describe_table_encoder(family: str, dimensions: int, vocabulary: int, max_le
     return Encoder(
         family=family,
         hidden_size=dimensions,
-        max_tokens=max(max_length, DEFAULT_MAX_LENGTH),
+        max_positions=max(max_length, DEFAULT_MAX_LENGTH),
         embeddings=Embeddings(vocabulary=vocabulary, positions=None, token_types=0, norm=None),
         layers=(),
         final_norm=None,

@@ -182,7 +182,7 @@ class SplitRunner(ABC):
     def memory(self) -> MemoryStatus:
         """The failures of all, and the lowest of their limits."""
         statuses = [runner.memory for runner in self._runners]
-        limits = [status.max_tokens for status in statuses if status.max_tokens is not None]
+        limits = [status.max_batch_tokens for status in statuses if status.max_batch_tokens is not None]
         return MemoryStatus(sum(status.failures for status in statuses), min(limits, default=None))
 
     @property

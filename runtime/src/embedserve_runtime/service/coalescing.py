@@ -235,7 +235,7 @@ def _get_options(query: EmbedQuery) -> tuple[object, ...]:
         query.role,
         query.truncate,
         query.side,
-        query.max_tokens,
+        query.max_length,
         query.normalize,
         query.dimensions,
     )

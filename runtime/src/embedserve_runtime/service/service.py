@@ -318,11 +318,11 @@ class InferenceService:
 
     def _build_truncation(self, query: EmbedQuery | ScoreQuery) -> TruncationRules:
         truncates = self.batching.auto_truncate if query.truncate is None else query.truncate
-        max_tokens = query.max_tokens if isinstance(query, EmbedQuery) else None
+        max_length = query.max_length if isinstance(query, EmbedQuery) else None
         if query.side is not None:
-            return TruncationRules(truncates, query.side, max_tokens)
+            return TruncationRules(truncates, query.side, max_length)
         card = select_card(self.card, query) if isinstance(query, EmbedQuery) else self.card
-        return TruncationRules(truncates, card.tokenizer.truncation_side, max_tokens)
+        return TruncationRules(truncates, card.tokenizer.truncation_side, max_length)
 
     async def _find_span_tokens(self, query: EmbedQuery, prompt: str) -> list[SpanTokens]:
         if query.spans is None:

@@ -24,7 +24,7 @@ class EmbedQuery(Struct, frozen=True):
     inputs: texts, or id arrays that are used as they are.
     truncate, normalize, dimensions: None takes the service's setting.
     side: on which long inputs are truncated; None takes the tokenizer's own side.
-    max_tokens: the length to which inputs are truncated where it is below the model's, special tokens included.
+    max_length: the length to which inputs are truncated where it is below the model's, special tokens included.
     prompt: a text put before every input, instead of a prompt by its name.
     vector_space: the identity that the client expects, if any.
     timeout: seconds after which the client does not want an answer any more; the service's limit holds too.
@@ -53,7 +53,7 @@ class EmbedQuery(Struct, frozen=True):
     role: Role | None = None
     pool_factor: float | None = None
     spans: Sequence[Sequence[Span]] | None = None
-    max_tokens: int | None = None
+    max_length: int | None = None
     reuse: bool = True
     repeats: Sequence[int] | None = None
 

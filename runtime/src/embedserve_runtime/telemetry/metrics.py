@@ -191,7 +191,7 @@ class Metrics:
                 parity.add_sample(parity.name, labels, facts.parity.min_cosine)
             memory, budget = runner.memory, self._max_batch_tokens
             out_of_memory.add_sample(f"{out_of_memory.name}_total", labels, float(memory.failures))
-            limit.add_sample(limit.name, labels, float(min(budget, memory.max_tokens or budget)))
+            limit.add_sample(limit.name, labels, float(min(budget, memory.max_batch_tokens or budget)))
             recomputed.add_sample(f"{recomputed.name}_total", labels, float(runner.recomputed))
         yield from (info, parity, out_of_memory, limit, recomputed)
 

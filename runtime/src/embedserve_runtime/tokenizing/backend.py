@@ -221,14 +221,14 @@ class TokenizerBackend:
         """Count the tokens of a text, or of its first `max_characters` characters, without special tokens."""
         return len(self._encode_one(text[: self._max_characters], EncodeOptions(0, from_left=True)))
 
-    def encode_prefix(self, text: str, characters: int, max_tokens: int) -> TokenSegment:
-        """Return the tokens, at most `max_tokens`, that are entirely within the first `characters` characters."""
+    def encode_prefix(self, text: str, characters: int, max_length: int) -> TokenSegment:
+        """Return the tokens, at most `max_length`, that are entirely within the first `characters` characters."""
         end, pattern = len(text), self._boundaries.pattern
         if pattern and (boundary := pattern.search(text, characters)):
             end = boundary.start()
         encoding = self.tokenizer.encode(text[:end], add_special_tokens=False)
         inside = sum(stop <= characters for _, stop in encoding.offsets)
-        return TokenSegment(encoding, 0, min(inside, max_tokens))
+        return TokenSegment(encoding, 0, min(inside, max_length))
 
     def _look_up(self, text: str, options: EncodeOptions) -> Int32Array | None:
         """Look up the ids of a text word by word; None where the library must read it whole."""

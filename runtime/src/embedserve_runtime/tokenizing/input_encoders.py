@@ -57,7 +57,7 @@ class InputEncoders:
         late = card.late_interaction
         if late is None:
             return cls(plain, plain)
-        length = min(late.query_length or card.max_length, card.encoder.max_tokens)
+        length = min(late.query_length or card.max_length, card.encoder.max_positions)
         return cls(QueryExpansionEncoder(tokenizer.with_max_length(length), late.expansion), plain)
 
 
@@ -75,7 +75,7 @@ class TextEncoder:
     task: int = 0
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
-        sequences = self.tokenizer.with_request_limit(rules.max_tokens).encode(inputs, prompt, rules)
+        sequences = self.tokenizer.with_request_limit(rules.max_length).encode(inputs, prompt, rules)
         pool_start = self._count_skipped_tokens(prompt)
         if not pool_start and not self.queries and not self.task:
             return sequences
@@ -94,7 +94,7 @@ class TextEncoder:
 
         Raises EmptyInput, InputTooLong, InvalidInput.
         """
-        split = self.tokenizer.with_request_limit(rules.max_tokens).split(texts, prompt)
+        split = self.tokenizer.with_request_limit(rules.max_length).split(texts, prompt)
         pool_start = self._count_skipped_tokens(prompt)
         if not pool_start and not self.queries and not self.task:
             return split
@@ -105,7 +105,7 @@ class TextEncoder:
         return 0 if not prompt or self.pools_prompt else self.tokenizer.count_prompt_tokens(prompt)
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        return self.tokenizer.with_request_limit(rules.max_tokens).locate(inputs, prompt, rules)
+        return self.tokenizer.with_request_limit(rules.max_length).locate(inputs, prompt, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ class QueryExpansionEncoder:
     expansion: QueryExpansion | None
 
     def encode(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> Sequence[Tokens]:
-        sequences = self.tokenizer.with_request_limit(rules.max_tokens).encode(inputs, prompt, rules)
+        sequences = self.tokenizer.with_request_limit(rules.max_length).encode(inputs, prompt, rules)
         return [
             self._pad(ids) if isinstance(item, str) else TokenSequence(ids, is_query_role=True)
             for item, ids in zip(inputs, sequences, strict=True)
         ]
 
     def locate(self, inputs: Sequence[Input], prompt: str, rules: TruncationRules) -> list[list[Token]]:
-        located = self.tokenizer.with_request_limit(rules.max_tokens).locate(inputs, prompt, rules)
+        located = self.tokenizer.with_request_limit(rules.max_length).locate(inputs, prompt, rules)
         for item, tokens in zip(inputs, located, strict=True):
             if isinstance(item, str):
                 tokens += [

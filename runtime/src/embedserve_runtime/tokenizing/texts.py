@@ -136,18 +136,18 @@ class TextTokenizer:
         tokenizer.max_length = max_length
         return tokenizer
 
-    def with_request_limit(self, max_tokens: int | None) -> TextTokenizer:
-        """Return a tokenizer of single texts for a request that takes at most `max_tokens` of each; itself where the
+    def with_request_limit(self, max_length: int | None) -> TextTokenizer:
+        """Return a tokenizer of single texts for a request that takes at most `max_length` of each; itself where the
         model takes no more anyway. Raises InvalidInput."""
-        if max_tokens is None or max_tokens >= self.max_length:
+        if max_length is None or max_length >= self.max_length:
             return self
         special_tokens = self.max_length - self._limit.room
-        if max_tokens <= special_tokens:
+        if max_length <= special_tokens:
             raise InvalidInput(
-                f"a limit of {max_tokens} leaves no room beside the model's {special_tokens} special tokens; "
+                f"a limit of {max_length} leaves no room beside the model's {special_tokens} special tokens; "
                 "ask for more tokens"
             )
-        return self.with_max_length(max_tokens)
+        return self.with_max_length(max_length)
 
     def _check_vocabulary(self, filling: Sequence[int], task: Task, max_token_id: int) -> None:
         """Raise ModelInvalid where texts have tokens without a row of the model's word embeddings. filling: the ids

@@ -53,7 +53,7 @@ async def embed(request: Request, body: CohereEmbedRequest) -> Response:
         inputs=texts,
         truncate=body.truncate != "NONE",
         side="left" if body.truncate == "START" else "right",
-        max_tokens=body.max_tokens,
+        max_length=body.max_tokens,
         prompt_name=prompt.name,
         prompt=prompt.text,
         normalize=True,

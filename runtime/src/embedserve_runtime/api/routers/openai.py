@@ -59,7 +59,7 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         inputs,
         truncate=embedding_options.truncate,
         side=embedding_options.side,
-        max_tokens=embedding_options.max_tokens,
+        max_length=embedding_options.max_length,
         prompt_name=prompt.name,
         prompt=prompt.text,
         normalize=embedding_options.normalize,

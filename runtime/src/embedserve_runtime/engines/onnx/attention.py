@@ -31,12 +31,12 @@ from embedserve_runtime.model.architecture import Attention, QkNormScope, Relati
 from embedserve_runtime.model.relative import compute_distance_table
 
 
-def write_attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> str:
+def write_attention(parts: Parts, hidden: str, layer: Attention, max_positions: int, name: str) -> str:
     """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
-    heads = _write_heads(parts, hidden, layer, max_tokens, name)
-    table = _add_distance_table(parts, layer, max_tokens)
-    positions = build_position_terms(parts, layer, max_tokens, name)
-    is_in_blocks = max_tokens > MAX_TOKENS_IN_ONE_TABLE
+    heads = _write_heads(parts, hidden, layer, max_positions, name)
+    table = _add_distance_table(parts, layer, max_positions)
+    positions = build_position_terms(parts, layer, max_positions, name)
+    is_in_blocks = max_positions > MAX_TOKENS_IN_ONE_TABLE
     call = AttentionCall(
         layer,
         distances=None if table is None else _write_distance_block(parts.graph, table),
@@ -47,7 +47,7 @@ def write_attention(parts: Parts, hidden: str, layer: Attention, max_tokens: int
     return add_attention_calls(parts.graph, heads, call)
 
 
-def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, name: str) -> QKV:
+def _write_heads(parts: Parts, hidden: str, layer: Attention, max_positions: int, name: str) -> QKV:
     """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
     repeated."""
     graph = parts.graph
@@ -68,8 +68,8 @@ def _write_heads(parts: Parts, hidden: str, layer: Attention, max_tokens: int, n
         normed = graph.add("SimplifiedLayerNormalization", rows, ones, axis=-1, epsilon=layer.value_norm_eps)
         value = graph.add("Reshape", normed, graph.add_integers(-1, kv_inner))
     if layer.rotary is not None:
-        query = _write_rotation(graph, query, layer.rotary, layer.heads, max_tokens)
-        key = _write_rotation(graph, key, layer.rotary, layer.kv_heads, max_tokens)
+        query = _write_rotation(graph, query, layer.rotary, layer.heads, max_positions)
+        key = _write_rotation(graph, key, layer.rotary, layer.kv_heads, max_positions)
     if layer.kv_heads != layer.heads:
         key, value = _write_repeated_heads(graph, key, layer), _write_repeated_heads(graph, value, layer)
     return query, key, value
@@ -87,11 +87,11 @@ def _write_head_norm(parts: Parts, value: str, layer: Attention, name: str) -> s
     return graph.add("Reshape", normed, graph.add("Shape", value))
 
 
-def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_tokens: int) -> str:
+def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_positions: int) -> str:
     """Packed (tokens, heads x head_size). Each token is a batch of one, since the operator's own limit on the
     sequence axis is the length of the table, which a packed batch may exceed."""
     frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
-    angles = np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies
+    angles = np.arange(max_positions, dtype=np.float32)[:, None] * frequencies
     key = f"rotary:{hashlib.sha256(angles.tobytes()).hexdigest()[:16]}:{rotary.scaling}"
     scaling = np.float32(rotary.scaling)
     cos = graph.add_constant(f"{key}:cos", np.cos(angles) * scaling)
@@ -116,12 +116,12 @@ def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> s
     return graph.add("Reshape", expanded, graph.add_integers(-1, layer.heads * layer.head_size))
 
 
-def _add_distance_table(parts: Parts, layer: Attention, max_tokens: int) -> DistanceTable | None:
+def _add_distance_table(parts: Parts, layer: Attention, max_positions: int) -> DistanceTable | None:
     """The table of distances, one for all layers of the same form."""
     learned = isinstance(layer.distance_bias, RelativeBuckets)
     buckets = parts.weights.read_float32("relative_bias.weight") if learned else None
     # The last block of a sequence may reach that far beyond its end.
-    tokens = max_tokens + BLOCK_TOKENS if max_tokens > MAX_TOKENS_IN_ONE_TABLE else max_tokens
+    tokens = max_positions + BLOCK_TOKENS if max_positions > MAX_TOKENS_IN_ONE_TABLE else max_positions
     table = compute_distance_table(layer, tokens, buckets)
     if table is None:
         return None

@@ -146,18 +146,18 @@ class AttentionCall:
 def _choose_by_length(
     body: GraphWriter,
     shape: str,
-    max_tokens: int,
+    max_short_length: int,
     write_short: Callable[[GraphWriter], str],
     write_long: Callable[[GraphWriter], str],
 ) -> str:
-    """Add two branches, the first for sequences of up to `max_tokens` tokens."""
+    """Add two branches, the first for sequences of up to `max_short_length` tokens."""
     short, long = body.open_subgraph(), body.open_subgraph()
     branches = (
         build_branch(short, write_short(short), "short"),
         build_branch(long, write_long(long), "long"),
     )
     length = body.add("Gather", shape, body.add_scalar(1))
-    is_short = body.add("LessOrEqual", length, body.add_scalar(max_tokens))
+    is_short = body.add("LessOrEqual", length, body.add_scalar(max_short_length))
     return body.add("If", is_short, then_branch=branches[0], else_branch=branches[1])
 
 

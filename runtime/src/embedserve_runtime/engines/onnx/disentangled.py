@@ -23,8 +23,8 @@ from embedserve_runtime.model.relative import compute_distance_rows
 class Term:
     """One disentangled term of a layer, in a graph.
 
-    table: initializer (heads, 2 * span, head_size); rows: initializer int64 (2 * max_tokens,), the row of each distance
-    from -(max_tokens - 1) to max_tokens; table_rows: 2 * span.
+    table: initializer (heads, 2 * span, head_size); rows: initializer int64 (2 * max_positions,), the row of each
+    distance from -(max_positions - 1) to max_positions; table_rows: 2 * span.
     """
 
     table: str
@@ -37,7 +37,7 @@ class DisentangledTerms:
     """The disentangled terms of one layer; None where the description leaves one out."""
 
     attention: Attention
-    max_tokens: int
+    max_positions: int
     content_to_position: Term | None
     position_to_content: Term | None
 
@@ -55,7 +55,7 @@ class DisentangledTerms:
 
     def _write_by_distance(self, body: GraphWriter, values: str, term: Term, length: str) -> str:
         """Entry (i, j): values i times the table's row for the distance j - i."""
-        attention, middle = self.attention, body.add_integers(self.max_tokens)
+        attention, middle = self.attention, body.add_integers(self.max_positions)
         bounds = (body.add("Sub", middle, length), body.add("Add", middle, length))
         rows = body.add("Gather", term.table, body.add("Slice", term.rows, *bounds), axis=1)
         split = body.add("Reshape", values, body.add_integers(0, 0, attention.heads, attention.head_size))
@@ -84,14 +84,14 @@ class DisentangledTerms:
         )
         queries = body.add("Unsqueeze", queries, body.add_integers(1))
         distances = body.add("Sub", keys, queries)
-        offsets = body.add("Add", distances, body.add_integers(self.max_tokens - 1))
+        offsets = body.add("Add", distances, body.add_integers(self.max_positions - 1))
         terms = []
         if self.content_to_position is not None:
             products = self._write_products(body, query, self.content_to_position)
             own = body.add("Sub", queries, bounds[0])
             terms.append(_pick(body, products, own, self.content_to_position, offsets))
         if self.position_to_content is not None and projected_keys is not None:
-            negated = body.add("Sub", body.add_integers(self.max_tokens - 1), distances)
+            negated = body.add("Sub", body.add_integers(self.max_positions - 1), distances)
             terms.append(_pick(body, projected_keys, keys, self.position_to_content, negated))
         return terms[0] if len(terms) == 1 else body.add("Add", *terms)
 
@@ -113,14 +113,14 @@ def _pick(body: GraphWriter, products: str, numbers: str, term: Term, offsets: s
 
 
 def build_position_terms(
-    parts: Parts, attention: Attention, max_tokens: int, name: str
+    parts: Parts, attention: Attention, max_positions: int, name: str
 ) -> DisentangledTerms | None:
     """Build the terms of the layer's attention `name`, None where it has none."""
     scheme = attention.disentangled
     if scheme is None:
         return None
     embeddings = _normalize(parts, parts.weights.read_float32("relative_embeddings.weight"), scheme.norm)
-    distances = np.arange(-(max_tokens - 1), max_tokens + 1)
+    distances = np.arange(-(max_positions - 1), max_positions + 1)
 
     def build_term(own: str, shared: str, counted: int) -> Term:
         product = f"{name}.{shared if scheme.shared_projections else own}"
@@ -136,7 +136,7 @@ def build_position_terms(
     # The scheme counts query - key: against the distance where values are queries, with it where they are keys.
     return DisentangledTerms(
         attention,
-        max_tokens,
+        max_positions,
         content_to_position=build_term("position_key", "key", -1) if scheme.content_to_position else None,
         position_to_content=build_term("position_query", "query", 1) if scheme.position_to_content else None,
     )

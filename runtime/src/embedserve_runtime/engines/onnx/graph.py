@@ -216,7 +216,7 @@ def _write_position_and_type_row(
 
 
 def _write_attention_branch(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
-    attended = write_attention(parts, hidden, layer.attention, encoder.max_tokens, f"{name}.attention")
+    attended = write_attention(parts, hidden, layer.attention, encoder.max_positions, f"{name}.attention")
     return parts.write_product(attended, [f"{name}.attention.output"], layer.attention.output_bias)
 
 

@@ -32,9 +32,9 @@ class RotaryTable:
     sin: Tensor
 
     @classmethod
-    def build(cls, rotary: Rotary, max_tokens: int, parameters: Parameters) -> RotaryTable:
+    def build(cls, rotary: Rotary, max_positions: int, parameters: Parameters) -> RotaryTable:
         frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
-        angles = (np.arange(max_tokens, dtype=np.float32)[:, None] * frequencies)[:, None]
+        angles = (np.arange(max_positions, dtype=np.float32)[:, None] * frequencies)[:, None]
         scaling = np.float32(rotary.scaling)
         return cls(
             parameters.copy_array(np.cos(angles) * scaling), parameters.copy_array(np.sin(angles) * scaling)
@@ -112,7 +112,7 @@ class AttentionKernels:
             terms.append(distance)
         if self._relative_embeddings is not None:
             positions = build_disentangled_term(
-                self._parameters, description, self._relative_embeddings, self._encoder.max_tokens, name
+                self._parameters, description, self._relative_embeddings, self._encoder.max_positions, name
             )
             if positions is not None:
                 terms.append(positions)
@@ -123,7 +123,7 @@ class AttentionKernels:
         if form not in self._distances:
             learned = isinstance(description.distance_bias, RelativeBuckets)
             buckets = self._parameters.read_float32("relative_bias.weight") if learned else None
-            table = compute_distance_table(description, self._encoder.max_tokens, buckets)
+            table = compute_distance_table(description, self._encoder.max_positions, buckets)
             self._distances[form] = (
                 None
                 if table is None

@@ -50,7 +50,7 @@ class DisentangledTerm:
 
 
 def build_disentangled_term(
-    parameters: Parameters, attention: Attention, embeddings: Tensor, max_tokens: int, name: str
+    parameters: Parameters, attention: Attention, embeddings: Tensor, max_positions: int, name: str
 ) -> DisentangledTerm | None:
     """Build the term of the layer's attention `name`; embeddings: the relative embeddings after their norm."""
     scheme = attention.disentangled
@@ -64,7 +64,7 @@ def build_disentangled_term(
         return heads.transpose(0, 1).contiguous()
 
     # The table is read at key - query + middle, and the scheme counts query - key.
-    row_of = compute_distance_rows(-list_distances(max_tokens), scheme)
+    row_of = compute_distance_rows(-list_distances(max_positions), scheme)
     return DisentangledTerm(
         attention,
         position_key=project("position_key", "key") if scheme.content_to_position else None,

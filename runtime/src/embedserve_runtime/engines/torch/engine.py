@@ -159,19 +159,23 @@ class TorchEngine:
         return self.budget.status
 
     def prepare(
-        self, head: RowHead | None, max_tokens: int | None = None, *, token_head: TokenRowHead | None = None
+        self,
+        head: RowHead | None,
+        max_batch_tokens: int | None = None,
+        *,
+        token_head: TokenRowHead | None = None,
     ) -> None:
-        """Capture the CUDA graphs, with `head` at their end. max_tokens: of a batch, None where that is not known.
+        """Capture the CUDA graphs, with `head` at their end. max_batch_tokens: None where that is not known.
         token_head: the one of `DeviceOutput.start_token_copy`."""
         self._head = head
         if self._fused is None:
             return
-        largest = choose_buckets(max_tokens or 2**31)
+        largest = choose_buckets(max_batch_tokens or 2**31)
         with torch.inference_mode(), use_device(self.device):
             self._graphs = Graphs(
                 EncoderWithHeads(self._fused, head, token_head),
                 largest,
-                self._encoder.max_tokens,
+                self._encoder.max_positions,
                 max_concurrent_batch_tokens=self._max_concurrent_batch_tokens(),
             )
         logger.info("captured %d CUDA graphs", len(self._graphs.capacities))
@@ -272,10 +276,10 @@ class TorchEngine:
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids from {low} to {high}, the vocabulary {vocabulary} rows"
             )
-        if max_seqlen > self._encoder.max_tokens:
+        if max_seqlen > self._encoder.max_positions:
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has a sequence of {max_seqlen}, the encoder takes "
-                f"{self._encoder.max_tokens}"
+                f"{self._encoder.max_positions}"
             )
 
 

@@ -138,10 +138,10 @@ def find_bucket(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
     return number if number < len(among) else None
 
 
-def _build_full_batch(capacity: Capacity, max_tokens: int) -> PackedBatch:
+def _build_full_batch(capacity: Capacity, max_positions: int) -> PackedBatch:
     """A batch that fills the capacity's tokens with sequences as long as the encoder takes."""
     ids = np.zeros(capacity.tokens, dtype=np.int32)
-    return PackedBatch.pack(np.split(ids, range(max_tokens, capacity.tokens, max_tokens)))
+    return PackedBatch.pack(np.split(ids, range(max_positions, capacity.tokens, max_positions)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,10 +180,10 @@ class EncoderWithHeads:
 class GraphStream:
     """CUDA graphs of which one runs at a time, on one stream."""
 
-    def __init__(self, largest: Capacity, max_tokens: int, stream: torch.cuda.Stream | None) -> None:
-        """largest: of a graph. max_tokens: of a sequence. stream: on which they run, None for the caller's."""
+    def __init__(self, largest: Capacity, max_positions: int, stream: torch.cuda.Stream | None) -> None:
+        """Allocate the inputs of the largest graph. stream: on which the graphs run, None for the caller's."""
         self._storage = torch.zeros(largest.integers, dtype=torch.int32, device="cuda")
-        self._max_tokens = max_tokens
+        self._max_positions = max_positions
         self._stream = stream
         # One for all these graphs, since torch keeps the memory of each stream apart, and not that of the other graphs,
         # since the library's products have a workspace for each stream.
@@ -199,7 +199,7 @@ class GraphStream:
         run, head, token_head = model.run, model.head, model.token_head
         keeps_hidden = head is None or capacity.tokens <= MAX_TOKENS_WITH_HIDDEN
         batch = DeviceBatch.view_storage(self._storage, capacity)
-        copy_in(_build_full_batch(capacity, self._max_tokens), capacity, self._storage)
+        copy_in(_build_full_batch(capacity, self._max_positions), capacity, self._storage)
 
         def forward() -> tuple[Tensor | None, Tensor | None, Tensor | None]:
             hidden = run(batch)
@@ -285,15 +285,15 @@ class Graphs:
         self,
         model: EncoderWithHeads,
         capacities: Sequence[Capacity],
-        max_tokens: int,
+        max_positions: int,
         *,
         min_concurrent_batch_tokens: int = MIN_CONCURRENT_BATCH_TOKENS,
         max_concurrent_batch_tokens: int = MAX_TOKENS,
     ) -> None:
         """Capture, within the share of memory: what has no graph runs without.
 
-        max_tokens: of a sequence. min_concurrent_batch_tokens, max_concurrent_batch_tokens: bounds of the tokens of the
-        graphs that are captured on the second stream as well.
+        max_positions: `Encoder.max_positions`. min_concurrent_batch_tokens, max_concurrent_batch_tokens: bounds of the
+        tokens of the graphs that are captured on the second stream as well.
         """
         among = sorted(capacities, key=lambda capacity: capacity.tokens)
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -301,7 +301,7 @@ class Graphs:
         torch.cuda.empty_cache()
         max_bytes = torch.cuda.memory_reserved() + int(MEMORY_SHARE * total)
         second_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._streams = [GraphStream(among[-1], max_tokens, stream) for stream in (None, second_stream)]
+        self._streams = [GraphStream(among[-1], max_positions, stream) for stream in (None, second_stream)]
         first, second = self._streams
         _fill(partial(first.capture, model), first, among, max_bytes)
         self.capacities = tuple(capacity for capacity in among if capacity in first)

@@ -24,10 +24,10 @@ def decide_flash_length(encoder: Encoder, parameters: Parameters, requested: Ker
     from embedserve_runtime.engines.torch.fused.flash import FlashAttention, measure_flash_length
 
     form = next(layer.attention for layer in encoder.layers if can_flash_run(layer.attention))
-    ours = FusedAttention(form, parameters, PositionBias(encoder.max_tokens))
+    ours = FusedAttention(form, parameters, PositionBias(encoder.max_positions))
     try:
         flash = FlashAttention(form)
-        return measure_flash_length(form, ours, flash, parameters, max_seqlen=encoder.max_tokens)
+        return measure_flash_length(form, ours, flash, parameters, max_seqlen=encoder.max_positions)
     # It compiles for the card that it finds, and may raise anything there; our own kernel runs without it.
     except Exception as error:  # noqa: BLE001
         log.warning("flash-attn-4 cannot run here", extra={"error": f"{type(error).__name__}: {error}"})

@@ -23,11 +23,11 @@ MAX_WAIT_S = 600.0
 class LoweredBudget:
     """The limit on batches after memory ran out. It doubles after each `wait_s` without another failure.
 
-    max_tokens: the limit right after the failure. original_tokens: there is no limit any more once doubling has reached
-    these. failed_at: when memory ran out, in seconds of a monotonic clock. wait_s: seconds.
+    max_batch_tokens: the limit right after the failure. original_tokens: there is no limit any more once doubling has
+    reached these. failed_at: when memory ran out, in seconds of a monotonic clock. wait_s: seconds.
     """
 
-    max_tokens: int
+    max_batch_tokens: int
     original_tokens: int
     failed_at: float
     wait_s: float
@@ -35,15 +35,15 @@ class LoweredBudget:
     @property
     def restored_at(self) -> float:
         """The time at which the limit ends if memory does not run out again, in seconds of the same clock."""
-        # The least count with max_tokens * 2**count >= original_tokens.
-        doublings = ((self.original_tokens - 1) // self.max_tokens).bit_length()
+        # The least count with max_batch_tokens * 2**count >= original_tokens.
+        doublings = ((self.original_tokens - 1) // self.max_batch_tokens).bit_length()
         return self.failed_at + doublings * self.wait_s
 
-    def compute_max_tokens(self, now: float) -> int | None:
+    def compute_max_batch_tokens(self, now: float) -> int | None:
         """Return the limit at a time, in tokens; None where it has ended."""
         if now >= self.restored_at:
             return None
-        tokens = self.max_tokens << int((now - self.failed_at) // self.wait_s)
+        tokens = self.max_batch_tokens << int((now - self.failed_at) // self.wait_s)
         # The division may round up to the last doubling.
         return tokens if tokens < self.original_tokens else None
 
@@ -56,7 +56,7 @@ def lower_budget(
     former: the last decision. failed_tokens: of the batch that failed. max_seen: tokens of the largest batch so far,
     which the limit grows back to.
     """
-    current = former.compute_max_tokens(now) if former is not None else None
+    current = former.compute_max_batch_tokens(now) if former is not None else None
     half = max(failed_tokens // 2, 1)
     lowered = half if current is None else min(half, current)
     return LoweredBudget(lowered, max(max_seen, failed_tokens), now, choose_wait(former, now))
@@ -86,7 +86,7 @@ class MemoryBudget:
     @property
     def status(self) -> MemoryStatus:
         """The failures so far and the present limit. May be read from any thread."""
-        return MemoryStatus(self._failures, self._compute_max_tokens())
+        return MemoryStatus(self._failures, self._compute_max_batch_tokens())
 
     def lower(self, batch: PackedBatch) -> None:
         """`batch` did not fit. A single sequence lowers nothing: it cannot be split."""
@@ -97,19 +97,19 @@ class MemoryBudget:
     def split(self, batch: PackedBatch) -> list[PackedBatch]:
         """Split a batch into runs of whole sequences within the limit; a longer sequence is a run of its own."""
         self._max_seen = max(self._max_seen, batch.tokens)
-        max_tokens = self._compute_max_tokens()
-        if max_tokens is None or batch.tokens <= max_tokens:
+        max_batch_tokens = self._compute_max_batch_tokens()
+        if max_batch_tokens is None or batch.tokens <= max_batch_tokens:
             return [batch]
         cuts, start = [], 0
         for end in range(1, len(batch.lengths) + 1):
-            if end - start > 1 and batch.cu_seqlens[end] - batch.cu_seqlens[start] > max_tokens:
+            if end - start > 1 and batch.cu_seqlens[end] - batch.cu_seqlens[start] > max_batch_tokens:
                 cuts.append(end - 1)
                 start = end - 1
         return split(batch, cuts)
 
-    def _compute_max_tokens(self) -> int | None:
+    def _compute_max_batch_tokens(self) -> int | None:
         lowered = self._lowered
-        return None if lowered is None else lowered.compute_max_tokens(self._clock())
+        return None if lowered is None else lowered.compute_max_batch_tokens(self._clock())
 
 
 def split_in_halves(batch: PackedBatch) -> list[PackedBatch]:

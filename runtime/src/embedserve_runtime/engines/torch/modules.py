@@ -49,7 +49,9 @@ class PackedEncoder:
         # Layers of one rotary form share its table, and a forward looks its positions up once.
         forms = [layer.attention.rotary for layer in encoder.layers]
         distinct = list(dict.fromkeys(form for form in forms if form is not None))
-        self._rotary_tables = [RotaryTable.build(form, encoder.max_tokens, parameters) for form in distinct]
+        self._rotary_tables = [
+            RotaryTable.build(form, encoder.max_positions, parameters) for form in distinct
+        ]
         self._turn_of_layer = [None if form is None else distinct.index(form) for form in forms]
 
     def __call__(self, tokens: PackedTokens) -> Tensor:

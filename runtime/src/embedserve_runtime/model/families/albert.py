@@ -90,7 +90,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="albert",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings),

@@ -87,7 +87,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family=config.model_type,
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings - offset,
+        max_positions=config.max_position_embeddings - offset,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings, offset),

@@ -113,7 +113,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="deberta-v2",
         hidden_size=config.hidden_size,
-        max_tokens=rows,
+        max_positions=rows,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(rows) if config.position_biased_input else None,

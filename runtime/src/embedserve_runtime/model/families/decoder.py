@@ -143,7 +143,7 @@ def describe_encoder(
     return Encoder(
         family=config.model_type,
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=None),
         layers=tuple(Layer(attention, mlp, NormPlacement.PRE, rms) for attention in attentions),
         final_norm=rms,

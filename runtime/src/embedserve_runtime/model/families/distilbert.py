@@ -70,7 +70,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="distilbert",
         hidden_size=config.dim,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings),

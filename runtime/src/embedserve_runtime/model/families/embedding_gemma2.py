@@ -143,7 +143,7 @@ def _describe(path: Path, config: EmbeddingGemma2Config) -> Encoder:
     return Encoder(
         family=FAMILY,
         hidden_size=config.hidden_size,
-        max_tokens=min(config.max_position_embeddings, MAX_TOKENS),
+        max_positions=min(config.max_position_embeddings, MAX_TOKENS),
         embeddings=gemma.describe_embeddings(config.vocab_size, config.hidden_size),
         layers=tuple(layers),
         final_norm=norm,

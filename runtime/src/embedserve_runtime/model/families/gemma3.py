@@ -79,7 +79,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="gemma3_text",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=gemma.describe_embeddings(config.vocab_size, config.hidden_size),
         layers=tuple(Layer(attention[kind], mlp, NormPlacement.SANDWICH, rms) for kind in layer_types),
         final_norm=rms,

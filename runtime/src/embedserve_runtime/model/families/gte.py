@@ -114,7 +114,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="gte",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
         layers=(layer,) * config.num_hidden_layers,
         final_norm=None,

@@ -144,7 +144,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="jina-bert-code" if code else "jina-bert",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, the_norm),
         layers=(layer,) * config.num_hidden_layers,
         final_norm=None,

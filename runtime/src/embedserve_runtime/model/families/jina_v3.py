@@ -153,7 +153,7 @@ def describe_flash(file: ModelFile) -> Encoder:
             positions = AbsolutePositions(config.max_position_embeddings, offset)
             return replace(
                 encoder,
-                max_tokens=config.max_position_embeddings - offset,
+                max_positions=config.max_position_embeddings - offset,
                 embeddings=replace(encoder.embeddings, positions=positions),
             )
         case kind:
@@ -170,7 +170,7 @@ def _describe_encoder(path: Path, config: JinaV3Config | FlashConfig, attention:
     return Encoder(
         family=FAMILY,
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
         layers=(layer,) * config.num_hidden_layers,
         final_norm=None,

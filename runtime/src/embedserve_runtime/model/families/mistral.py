@@ -41,7 +41,9 @@ def describe_ministral3(file: ModelFile) -> Encoder:
     encoder = _describe(file, config)
     rotary = config.rope_scaling or config.rope_parameters
     unscaled = None if rotary is None else rotary.original_max_position_embeddings
-    return encoder if unscaled is None else replace(encoder, max_tokens=min(encoder.max_tokens, unscaled))
+    return (
+        encoder if unscaled is None else replace(encoder, max_positions=min(encoder.max_positions, unscaled))
+    )
 
 
 def _describe(file: ModelFile, config: MistralConfig) -> Encoder:

@@ -99,7 +99,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="modernbert",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=layer_norm),
         layers=tuple(
             Layer(attention[kind], mlp, NormPlacement.PRE, layer_norm, attention_norm=number > 0)

@@ -79,7 +79,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="mpnet",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings - FIRST_POSITION,
+        max_positions=config.max_position_embeddings - FIRST_POSITION,
         embeddings=Embeddings(
             vocabulary=config.vocab_size,
             positions=AbsolutePositions(config.max_position_embeddings, FIRST_POSITION),

@@ -160,7 +160,7 @@ def _describe_transformers_model(path: Path, config: TransformersConfig) -> Enco
     return Encoder(
         family="nomic_bert",
         hidden_size=config.hidden_size,
-        max_tokens=config.max_position_embeddings,
+        max_positions=config.max_position_embeddings,
         embeddings=Embeddings(config.vocab_size, None, config.type_vocab_size, layer.norm),
         layers=(layer,) * config.num_hidden_layers,
         final_norm=None,
@@ -189,7 +189,7 @@ def _describe_own_model(path: Path, config: OwnConfig) -> Encoder:
     return Encoder(
         family="nomic_bert",
         hidden_size=config.n_embd,
-        max_tokens=trained if grows else config.n_positions,
+        max_positions=trained if grows else config.n_positions,
         embeddings=Embeddings(vocabulary, None, config.type_vocab_size, layer.norm),
         layers=tuple(
             with_experts if config.is_mixture(number) else layer for number in range(config.n_layer)

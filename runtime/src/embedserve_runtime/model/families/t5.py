@@ -96,7 +96,7 @@ def describe(file: ModelFile) -> Encoder:
     return Encoder(
         family="t5",
         hidden_size=config.d_model,
-        max_tokens=config.n_positions,
+        max_positions=config.n_positions,
         embeddings=Embeddings(config.vocab_size, positions=None, token_types=0, norm=None),
         layers=(layer,) * config.num_layers,
         final_norm=rms,

@@ -220,9 +220,9 @@ def _check_expansion(folder: Path, encoder: Encoder, expansion: QueryExpansion |
     """Refuse what would not be computed as in sentence-transformers. Raises UnsupportedArchitecture."""
     if expansion is None:
         return
-    if expansion.length > encoder.max_tokens:
+    if expansion.length > encoder.max_positions:
         raise UnsupportedArchitecture(
-            f"{folder}: queries are filled up to {expansion.length} tokens, the encoder takes {encoder.max_tokens}"
+            f"{folder}: queries are filled up to {expansion.length} tokens, the encoder takes {encoder.max_positions}"
         )
     for layer in encoder.layers:
         if layer.attention.causal:

@@ -54,10 +54,11 @@ def choose_tile(attention: Attention, tokens: int, sequences: int) -> AttentionT
 class PositionBias:
     """The terms that attention adds to a score by the positions of its two tokens.
 
-    max_tokens: of a sequence. table: float32 (1 or heads, 2 * max_tokens - 1), added by key - query. term: DeBERTa's.
+    max_positions: `Encoder.max_positions`. table: float32 (1 or heads, 2 * max_positions - 1), added by key - query.
+    term: DeBERTa's.
     """
 
-    max_tokens: int
+    max_positions: int
     table: Tensor | None = None
     term: DisentangledTerm | None = None
 
@@ -79,7 +80,7 @@ class FusedAttention:
         self._flash = flash
         self._attention = attention
         self._width = attention.heads * attention.head_size
-        self._middle = positions.max_tokens - 1
+        self._middle = positions.max_positions - 1
         self._table = positions.table
         self._term = positions.term
         self._slopes: Tensor | None = None

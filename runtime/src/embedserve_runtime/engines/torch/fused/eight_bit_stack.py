@@ -189,7 +189,7 @@ def calibrate(
 
 def sample_tokens(encoder: Encoder) -> PackedBatch:
     """Make a batch of random tokens."""
-    length = min(SAMPLE_LENGTH, encoder.max_tokens)
+    length = min(SAMPLE_LENGTH, encoder.max_positions)
     shape = SAMPLE_TOKENS // length, length
     ids = np.random.default_rng(0).integers(0, encoder.embeddings.vocabulary, shape, np.int32)
     return PackedBatch.pack([*ids])

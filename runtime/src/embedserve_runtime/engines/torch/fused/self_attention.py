@@ -24,7 +24,7 @@ class SharedTables:
 
     def __init__(self, encoder: Encoder, parameters: Parameters, *, flash: bool = False) -> None:
         self._flash = flash
-        self._max_tokens = encoder.max_tokens
+        self._max_positions = encoder.max_positions
         self.parameters = parameters
         self._rotary_tables: dict[Rotary, RotaryTable] = {}
         self._relative_embeddings = compute_relative_embeddings(encoder, parameters)
@@ -34,7 +34,7 @@ class SharedTables:
         if rotary is None:
             return None
         if rotary not in self._rotary_tables:
-            table = RotaryTable.build(rotary, self._max_tokens, self.parameters)
+            table = RotaryTable.build(rotary, self._max_positions, self.parameters)
             self._rotary_tables[rotary] = RotaryTable(table.cos.flatten(1), table.sin.flatten(1))
         return self._rotary_tables[rotary]
 
@@ -43,9 +43,9 @@ class SharedTables:
         term = None
         if self._relative_embeddings is not None:
             term = build_disentangled_term(
-                self.parameters, description, self._relative_embeddings, self._max_tokens, name
+                self.parameters, description, self._relative_embeddings, self._max_positions, name
             )
-        positions = PositionBias(self._max_tokens, self._get_table(description), term)
+        positions = PositionBias(self._max_positions, self._get_table(description), term)
         flash = FlashAttention(description) if self._flash and can_flash_run(description) else None
         return FusedAttention(description, self.parameters, positions, flash=flash, dtype=dtype)
 
@@ -57,7 +57,7 @@ class SharedTables:
         if scheme not in self._learned:
             buckets = self.parameters.read_float32("relative_bias.weight")
             alone = replace(description, causal=False, window=None)
-            table = compute_distance_table(alone, self._max_tokens, buckets)
+            table = compute_distance_table(alone, self._max_positions, buckets)
             assert table is not None  # there is a bias
             self._learned[scheme] = self.parameters.copy_array(table)
         return self._learned[scheme]
