@@ -4,7 +4,7 @@
                              [--quick]
 
 Parts are the cases of load, `starts`, `first` and `memory`; all unless some are named. Each is written into
-benchmarks/results/<cpu>.json when it is done, in the place of the same part of an earlier run, so that a run may be cut
+benchmarks/results/<cpu>.json when it is done, instead of the same part of an earlier run, so that a run may be cut
 into several. In a case all servers run and are asked in turn, round by round, so that a busy machine slows all of them
 alike; its figure is the median of the rounds. The load generator runs on the same cores. At the end the table of the
 whole file is printed, and docs/pictures/cpu.svg drawn from it (not with --quick, which writes nothing).

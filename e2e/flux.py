@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from e2e.cluster.binaries import FLUX, build_flux, module_folder
 from e2e.cluster.lifecycle import Cluster
-from e2e.others import Other, installed, load_image, placed, rendered, with_image
+from e2e.others import Other, installed, load_image, override_container, placed, rendered
 from e2e.services import Object
 
 NAMESPACE = "flux-system"
@@ -41,4 +41,4 @@ def _ours(resource: Object, name: str, image: str) -> Object:
         return resource
     (container,) = resource["spec"]["template"]["spec"]["containers"]
     arguments = [*container["args"], *_FLAGS.get(name, ())]
-    return with_image(resource, image, command=[f"/{name}"], args=arguments)
+    return override_container(resource, image, command=[f"/{name}"], args=arguments)

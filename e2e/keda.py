@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from e2e.cluster.binaries import KEDA, build_keda, module_folder
 from e2e.cluster.kubectl import condition_true
 from e2e.cluster.lifecycle import Cluster
-from e2e.others import Other, installed, load_image, rendered, with_image
+from e2e.others import Other, installed, load_image, override_container, rendered
 from e2e.services import PATIENCE_S
 
 NAMESPACE = "keda"
@@ -22,7 +22,7 @@ def keda(cluster: Cluster) -> Iterator[None]:
     image = load_image(cluster, "keda", build_keda(cluster.layout, cluster.progress))
     folder = module_folder(KEDA, "github.com/kedacore/keda/v2") / "config" / "minimal"
     objects = [
-        with_image(manifest, image) if manifest["kind"] == "Deployment" else manifest
+        override_container(manifest, image) if manifest["kind"] == "Deployment" else manifest
         for manifest in rendered(cluster, folder)
     ]
     # First of all goes what blocks the deletion of every namespace while nobody answers for it.

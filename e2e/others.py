@@ -58,8 +58,8 @@ def placed(resource: Object, namespace: str) -> Object:
     return resource
 
 
-def with_image(resource: Object, image: str, **container: object) -> Object:
-    """A Deployment of one container with our image, less of the node, and ready sooner."""
+def override_container(resource: Object, image: str, **container: object) -> Object:
+    """Give the only container of a Deployment this image, small requests, probes that start early and other fields."""
     (only_container,) = resource["spec"]["template"]["spec"]["containers"]
     only_container |= {"image": image, "imagePullPolicy": "Never", **container}
     for probe in ("livenessProbe", "readinessProbe"):

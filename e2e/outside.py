@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.images import REPOSITORY
+from e2e.cluster.layout import Layout
 from e2e.cluster.polling import wait_until
 from e2e.fault_proxy import FaultProxy, Request
 from e2e.services import PATIENCE_S
@@ -114,7 +115,7 @@ def _takes(request: Request, name: str) -> bool:
 def operators(
     proxies: list[FaultProxy], namespace: str, folder: Path, *, restarts: bool
 ) -> Iterator[list[Operator]]:
-    """One operator behind each proxy; the first leads, and the others have looked at its Lease."""
+    """Run one operator behind each proxy; the first leads, and the others have looked at its Lease."""
     all_operators = [
         Operator(name, namespace, proxy, folder, restarts)
         for name, proxy in zip(("first", "second"), proxies, strict=False)
@@ -134,3 +135,13 @@ def operators(
     finally:
         for operator in all_operators:
             operator.stop()
+
+
+@contextmanager
+def proxied_operator(layout: Layout, namespace: str, folder: Path, *, restarts: bool) -> Iterator[Operator]:
+    """Run one operator behind a proxy of its own; its log goes into the folder."""
+    with (
+        FaultProxy(layout).running() as proxy,
+        operators([proxy], namespace, folder, restarts=restarts) as (operator,),
+    ):
+        yield operator

@@ -13,7 +13,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.fault_proxy import SLOW_S, Fault, FaultProxy, Request
-from e2e.outside import Operator, operators
+from e2e.outside import Operator, proxied_operator
 from e2e.services import PATIENCE_S, Service, hub_spec
 
 AWAY_S = 60
@@ -34,10 +34,7 @@ def operator(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Operator]:
     folder = tmp_path_factory.mktemp("outside")
-    with (
-        FaultProxy(cluster.layout).running() as proxy,
-        operators([proxy], namespace, folder, restarts=True) as (outside_operator,),
-    ):
+    with proxied_operator(cluster.layout, namespace, folder, restarts=True) as outside_operator:
         yield outside_operator
     crashes = [line for line in outside_operator.read_log().splitlines() if "/embedserve_operator/" in line]
     assert crashes == [], "no error of ours comes as far as a traceback"

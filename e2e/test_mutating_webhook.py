@@ -17,8 +17,8 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.shell import attempt, in_node
 from e2e.conftest import MakeService
-from e2e.fault_proxy import FaultProxy, Request
-from e2e.outside import Operator, operators
+from e2e.fault_proxy import Request
+from e2e.outside import Operator, proxied_operator
 from e2e.s3 import free_port
 from e2e.server import Server
 from e2e.services import PATIENCE_S, Object, Service, hub_spec
@@ -137,10 +137,7 @@ def operator(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Operator]:
     folder = tmp_path_factory.mktemp("outside")
-    with (
-        FaultProxy(cluster.layout).running() as proxy,
-        operators([proxy], namespace, folder, restarts=False) as (outside_operator,),
-    ):
+    with proxied_operator(cluster.layout, namespace, folder, restarts=False) as outside_operator:
         yield outside_operator
 
 

@@ -177,7 +177,7 @@ class Simulation:
         pod_asked = next(
             received for received in self.of_kind(POD) if received["status"].get("podIP") == address
         )
-        space = _space_of(pod_asked)
+        space = _read_vector_space(pod_asked)
         if not self.admits(pod_asked, request, await request.read()):
             return web.json_response({"error": "this is not the operator"}, status=403)
         if request.method == "PUT":
@@ -273,12 +273,12 @@ class Simulation:
 
     def find_answered_space(self, received: Manifest) -> str | None:
         """The space of the vectors that a pod gives to those who come by the service's name; None: no answer."""
-        own = _space_of(received)
+        own = _read_vector_space(received)
         announced = self.announced_spaces.get(received["metadata"]["name"], own)
         if announced == own:
             return own
         behind = self.selected(f"docs-{announced.removeprefix('vs2-')[:8]}")
-        spaces = {_space_of(received_pod) for received_pod in behind}
+        spaces = {_read_vector_space(received_pod) for received_pod in behind}
         return spaces.pop() if len(spaces) == 1 else None
 
     def answers(self) -> set[str | None]:
@@ -313,7 +313,7 @@ def _read_model_report(received: Manifest) -> dict[str, Any]:
     return report
 
 
-def _space_of(received: Manifest) -> str:
+def _read_vector_space(received: Manifest) -> str:
     return str(_read_model_report(received)["vectorSpace"])
 
 

@@ -1,4 +1,4 @@
-"""The rooms of the package: few files at its top, one job each, told in one sentence in the code and on both pages."""
+"""The subpackages: few files beside them, one job each, told in one sentence in the code and on both pages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 import embedserve_operator
 
-PACKAGE = Path(embedserve_operator.__file__).parent
+OPERATOR = Path(embedserve_operator.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs"
-ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+PACKAGES = sorted(path.parent for path in OPERATOR.glob("*/__init__.py"))
 
 
-def test_only_what_many_rooms_know_stands_at_the_top() -> None:
+def test_only_what_many_packages_know_stands_at_the_top() -> None:
     """The clock is for what acts; the import contracts keep it from what decides."""
-    assert {path.name for path in PACKAGE.glob("*.py")} == {
+    assert {path.name for path in OPERATOR.glob("*.py")} == {
         "__init__.py",
         "clock.py",
         "errors.py",
@@ -24,11 +24,11 @@ def test_only_what_many_rooms_know_stands_at_the_top() -> None:
     }
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
-def test_a_room_has_one_job_and_the_pages_say_the_same(room: Path) -> None:
-    docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_package_has_one_job_and_the_pages_say_the_same(package: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     job = docstring.partition("\n")[0].removesuffix(".")
     assert job
     assert " and " not in job
     for page in ("architecture.md", "engineering/operator.md"):
-        assert f"| `{room.name}/` | {job}" in (DOCS / page).read_text(encoding="utf-8")
+        assert f"| `{package.name}/` | {job}" in (DOCS / page).read_text(encoding="utf-8")

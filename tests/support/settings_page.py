@@ -7,7 +7,7 @@ from pathlib import Path
 
 from embedserve_runtime.commands.options import GROUP_TITLES
 from embedserve_runtime.config import Setting, list_runtime_settings
-from embedserve_runtime.config.catalog import ValueType
+from embedserve_runtime.config.catalog import SettingType
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """\
@@ -74,13 +74,13 @@ def _render_row(setting: Setting) -> str:
     )
 
 
-def _describe_type(value_type: ValueType) -> str:
-    words = value_type.alternatives
-    if value_type.kind == "choice":
-        described = ", ".join(f"`{word}`" for word in value_type.choices)
+def _describe_type(setting_type: SettingType) -> str:
+    words = setting_type.alternatives
+    if setting_type.kind == "choice":
+        described = ", ".join(f"`{word}`" for word in setting_type.choices)
     else:
-        described = _NAMES[value_type.kind]
-    listed = f"list of {described}" if value_type.is_list else described
+        described = _NAMES[setting_type.kind]
+    listed = f"list of {described}" if setting_type.is_list else described
     return ", or ".join([listed, *(f"`{word}`" for word in words)])
 
 

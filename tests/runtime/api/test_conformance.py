@@ -54,10 +54,10 @@ SERVERS: dict[str, dict[str, Any]] = {
     "broken": {"run": broken},
 }
 
-ROWS = [pytest.param(row, id=f"{section}: {row.what}") for section, rows in SECTIONS.items() for row in rows]
+CASES = [pytest.param(row, id=f"{section}: {row.what}") for section, rows in SECTIONS.items() for row in rows]
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", CASES)
 async def test_row(row: Row) -> None:
     method, path = row.request.split(" ") if " " in row.request else ("POST", row.request)
     content = row.body if isinstance(row.body, bytes | None) else json.dumps(row.body).encode()

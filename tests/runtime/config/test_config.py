@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         "model: {source: m}\nserver: {client_header: cookie}",
         "server.client_header: must not be cookie",
     ),
-    "a header in the place of keys": (
+    "a header instead of keys": (
         "model: {source: m}\nserver: {api_keys: Bearer sk-1}",
         "server.api_keys.0: is the name of an authentication scheme",
     ),

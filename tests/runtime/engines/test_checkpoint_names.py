@@ -108,25 +108,25 @@ def test_the_names_of_transformers_modules_are_understood(
 
 
 SMALL = {"vocab_size": 97, "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3}
-ROWS = {"intermediate_size": 50, "max_position_embeddings": 42}
+TABLE_SIZES = {"intermediate_size": 50, "max_position_embeddings": 42}
 WITH_A_HEAD: dict[str, tuple[type[PreTrainedModel], PretrainedConfig]] = {
     "distilbert": (
         DistilBertForMaskedLM,
         DistilBertConfig(vocab_size=97, dim=36, n_layers=2, n_heads=3, hidden_dim=50),
     ),
-    "mpnet": (MPNetForMaskedLM, MPNetConfig(**SMALL, **ROWS)),
-    "modernbert": (ModernBertForMaskedLM, ModernBertConfig(**SMALL, **ROWS, pad_token_id=0)),
-    "gte": (GteForMaskedLM, GteConfig(**SMALL, **ROWS)),
-    "nomic": (NomicBertForMaskedLM, NomicBertConfig(**SMALL, **ROWS)),
+    "mpnet": (MPNetForMaskedLM, MPNetConfig(**SMALL, **TABLE_SIZES)),
+    "modernbert": (ModernBertForMaskedLM, ModernBertConfig(**SMALL, **TABLE_SIZES, pad_token_id=0)),
+    "gte": (GteForMaskedLM, GteConfig(**SMALL, **TABLE_SIZES)),
+    "nomic": (NomicBertForMaskedLM, NomicBertConfig(**SMALL, **TABLE_SIZES)),
     "deberta": (
         DebertaV2ForMaskedLM,
-        DebertaV2Config(**SMALL, **ROWS, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+        DebertaV2Config(**SMALL, **TABLE_SIZES, relative_attention=True, pos_att_type=["c2p", "p2c"]),
     ),
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SMALL, **ROWS, num_key_value_heads=1)),
-    "mistral": (MistralForCausalLM, MistralConfig(**SMALL, **ROWS, num_key_value_heads=1)),
-    "llama": (LlamaForCausalLM, LlamaConfig(**SMALL, **ROWS)),
-    "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SMALL, **ROWS, num_key_value_heads=1)),
-    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**SMALL, **ROWS, num_key_value_heads=1)),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SMALL, **TABLE_SIZES, num_key_value_heads=1)),
+    "mistral": (MistralForCausalLM, MistralConfig(**SMALL, **TABLE_SIZES, num_key_value_heads=1)),
+    "llama": (LlamaForCausalLM, LlamaConfig(**SMALL, **TABLE_SIZES)),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(**SMALL, **TABLE_SIZES, num_key_value_heads=1)),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**SMALL, **TABLE_SIZES, num_key_value_heads=1)),
 }
 
 

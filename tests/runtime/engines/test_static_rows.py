@@ -9,7 +9,7 @@ import pytest
 from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.static import Rows
+from embedserve_runtime.engines.static import EmbeddingTable
 from embedserve_runtime.errors import ModelInvalid
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
 
@@ -67,14 +67,14 @@ def by_numpy(tensors: Tensors) -> FloatArray:
 @pytest.mark.parametrize(("table", "weights"), PRODUCTS)
 def test_means_are_those_of_numpy(table: str, weights: str | None, *, mapped: bool) -> None:
     tensors = tensors_of(table, weights, mapped=mapped)
-    got = Rows.build(tensors).compute_means(*counted_texts())
+    got = EmbeddingTable.build(tensors).compute_means(*counted_texts())
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, by_numpy(tensors))
 
 
 def test_dtypes_that_have_no_product_are_refused_by_name() -> None:
     with pytest.raises(ModelInvalid, match="a table of bfloat16 with weights of float16"):
-        Rows.build(tensors_of("bfloat16", "float16", mapped=False))
+        EmbeddingTable.build(tensors_of("bfloat16", "float16", mapped=False))
 
 
 @pytest.mark.parametrize("weights", [None, "float32", "float64"])
@@ -82,7 +82,7 @@ def test_dtypes_that_have_no_product_are_refused_by_name() -> None:
 def test_a_token_alone_has_its_row(table: str, weights: str | None) -> None:
     tensors = tensors_of(table, weights, mapped=True)
     ids = np.arange(TOKENS, dtype=np.int32)
-    rows = Rows.build(tensors)
+    rows = EmbeddingTable.build(tensors)
     means = rows.compute_means(ids, np.arange(TOKENS + 1, dtype=np.int32))
     np.testing.assert_array_equal(rows.look_up(ids), means)
 
@@ -90,5 +90,5 @@ def test_a_token_alone_has_its_row(table: str, weights: str | None) -> None:
 def test_every_number_of_float16_is_read() -> None:
     table = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(2**10, 64)
     ids, bounds = np.arange(2**10, dtype=np.int32), np.arange(2**10 + 1, dtype=np.int32)
-    means = Rows.build({"embeddings": table}).compute_means(ids, bounds)
+    means = EmbeddingTable.build({"embeddings": table}).compute_means(ids, bounds)
     np.testing.assert_array_equal(means, table.astype(np.float32))

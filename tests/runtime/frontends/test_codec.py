@@ -202,7 +202,7 @@ def test_what_waits_is_told_as_it_is(rate: float | None) -> None:
 
 
 def submit_with(token_ids: object) -> bytes:
-    """The header of a request of one sequence of two tokens, with anything in the place of its ids."""
+    """The header of a request of one sequence of two tokens, with anything instead of its ids."""
     marks = [None] * 5  # types, starts of pooling, queries, attended lengths, tasks
     written = ["Submit", 1, 9.0, OutputKind.DENSE.value, None, None, [2], token_ids, *marks]
     return msgspec.msgpack.encode(written)

@@ -59,7 +59,7 @@ PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 LLAMA = {"tokenizer_class": "LlamaTokenizer"}
 OWN_CODE = {"AutoTokenizer": ["tokenization.BertTokenizer", "acme/code--tokenization.BertTokenizerFast"]}
 # The tokenizer, tokenizer_config.json, config.json, and what is changed by it.
-ROWS: dict[str, tuple[Tokenizer, Content | None, Content, Content]] = {
+CASES: dict[str, tuple[Tokenizer, Content | None, Content, Content]] = {
     "cased by the file, lower-cased by the config": (
         with_normalizer(CASED),
         {**BERT, "do_lower_case": True, "strip_accents": False},
@@ -168,7 +168,7 @@ ROWS: dict[str, tuple[Tokenizer, Content | None, Content, Content]] = {
 }
 
 
-@pytest.mark.parametrize(("tokenizer", "config", "model", "want"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(("tokenizer", "config", "model", "want"), CASES.values(), ids=CASES)
 def test_the_class_has_the_last_word_where_transformers_4_gives_it_that(
     tmp_path: Path, tokenizer: Tokenizer, config: Content | None, model: Content, want: Content
 ) -> None:

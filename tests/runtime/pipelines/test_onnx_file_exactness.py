@@ -36,7 +36,7 @@ from tests.support.onnx_files import export, table_graph, unknown_family
 from tests.support.tolerances import FP32_MAX_ABS_DIFF
 
 Shape = list[int | str | None]
-ROWS: dict[str, Shape | None] = {"sentence_embedding": ["b", 4]}
+POOLED: dict[str, Shape | None] = {"sentence_embedding": ["b", 4]}
 
 
 def write_dense(folder: Path, *widths: int) -> list[torch.nn.Linear]:
@@ -76,10 +76,10 @@ SMALL_IDS = [ids % 50 for ids in sequences()]
 @pytest.mark.parametrize(
     ("widths", "outputs", "first"),
     [
-        pytest.param((4, 3), ROWS, 0, id="what was pooled goes through the Dense module"),
-        pytest.param((5, 4, 3), ROWS, 1, id="what went through the first goes through the second"),
-        pytest.param((5, 4), ROWS, 1, id="what went through all is used as it comes"),
-        pytest.param((4,), ROWS, 0, id="a folder without Dense modules"),
+        pytest.param((4, 3), POOLED, 0, id="what was pooled goes through the Dense module"),
+        pytest.param((5, 4, 3), POOLED, 1, id="what went through the first goes through the second"),
+        pytest.param((5, 4), POOLED, 1, id="what went through all is used as it comes"),
+        pytest.param((4,), POOLED, 0, id="a folder without Dense modules"),
     ],
 )
 def test_dense_modules_that_are_not_in_the_file_are_run_behind_it(
@@ -100,7 +100,7 @@ def test_dense_modules_that_are_not_in_the_file_are_run_behind_it(
 @pytest.mark.parametrize(
     ("widths", "outputs"),
     [
-        pytest.param((4, 4), {**ROWS, **HIDDEN}, id="a Dense module that keeps the width"),
+        pytest.param((4, 4), {**POOLED, **HIDDEN}, id="a Dense module that keeps the width"),
         pytest.param((4, 3), {"sentence_embedding": ["b", "d"], **HIDDEN}, id="a width that is not declared"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_file_whose_vectors_are_no_step_of_the_pipeline_is_refused(
 
 
 def test_vectors_that_a_file_has_cut_are_served_where_the_setting_cuts_to_that_width(tmp_path: Path) -> None:
-    table_graph(unknown_family(tmp_path, hidden_size=5) / "model.onnx", ROWS)
+    table_graph(unknown_family(tmp_path, hidden_size=5) / "model.onnx", POOLED)
     write_dense(tmp_path, 5)
     card = card_of(tmp_path, dimensions=4)
     assert (card.pipeline.dimensions, card.pipeline.dense) == (4, ())
@@ -149,7 +149,7 @@ def test_vectors_that_a_file_has_cut_are_served_where_the_setting_cuts_to_that_w
 def test_the_former_identity_is_not_given_to_vectors_that_go_through_a_dense_module_now(
     tmp_path: Path,
 ) -> None:
-    table_graph(unknown_family(tmp_path) / "model.onnx", ROWS)
+    table_graph(unknown_family(tmp_path) / "model.onnx", POOLED)
     assert card_of(tmp_path).former_vector_space is not None
     write_dense(tmp_path, 4, 3)
     assert card_of(tmp_path).former_vector_space is None
@@ -234,9 +234,9 @@ def test_operators_with_one_range_for_a_batch_are_found_wherever_they_are(
     file = unknown_family(tmp_path) / "model.onnx"
     table_graph(file, HIDDEN, quantizes=True)
     change(file)
-    body = card_of(tmp_path).body
-    assert isinstance(body, BundledOnnx)
-    assert body.batch_quantizers == ("DynamicQuantizeLinear",)
+    backbone = card_of(tmp_path).backbone
+    assert isinstance(backbone, BundledOnnx)
+    assert backbone.batch_quantizers == ("DynamicQuantizeLinear",)
     runner = runner_of(tmp_path)
     beside = given(runner.run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
     alone = given(runner.run(batch_of(SMALL_IDS[:1]), OutputKind.DENSE).dense)
@@ -294,7 +294,7 @@ LARGE = 7
 
 @pytest.mark.parametrize(
     ("outputs", "normalized"),
-    [pytest.param(ROWS, "rows", id="of a vector"), pytest.param(HIDDEN, "states", id="of a hidden state")],
+    [pytest.param(POOLED, "rows", id="of a vector"), pytest.param(HIDDEN, "states", id="of a hidden state")],
 )
 def test_zeros_that_float16_makes_of_what_overflows_are_an_error_for_that_text(
     outputs: dict[str, Shape | None], normalized: Literal["rows", "states"], tmp_path: Path

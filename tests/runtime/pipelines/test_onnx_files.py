@@ -156,7 +156,7 @@ def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_v
 
 
 def test_a_family_runs_from_its_weights_unless_a_file_is_chosen(bert: Path) -> None:
-    assert card_of(bert).body is None
+    assert card_of(bert).backbone is None
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_outputs_are_found_by_name_and_by_shape(
     (folder / "tokenizer_config.json").write_text(json.dumps({"padding_side": side}))
     table = table_graph(folder / "model.onnx", outputs)
     runner = runner_of(folder)
-    graph = runner.card.body
-    assert (graph.hidden, graph.rows) == want  # type: ignore[union-attr]  # an ONNX file is all there is
+    graph = runner.card.backbone
+    assert (graph.hidden, graph.pooled) == want  # type: ignore[union-attr]  # an ONNX file is all there is
     batch = PackedBatch.pack([ids % 50 for ids in sequences()])
     results = runner.run(batch, runner.card.outputs)
     parts = np.split(batch.token_ids, batch.cu_seqlens[1:-1])

@@ -75,7 +75,7 @@ def test_an_archive_that_is_not_what_its_name_says_is_not_unpacked(
 def test_a_store_that_cannot_be_written_to_is_read_and_left_alone(first: KernelCache, tmp_path: Path) -> None:
     first.save()
     before = contents(first.root)
-    # A file in the place of the folder stands for a mount that takes nothing: the tests may run as root.
+    # A file where the folder should be stands for a mount that takes nothing: the tests may run as root.
     full = tmp_path / "no-folder"
     full.write_bytes(b"")
     assert KernelCache(full, first.key, first.folder).save() is None

@@ -22,7 +22,7 @@ from tests.support.tiny_models import (
     build_tiny_wordpiece,
 )
 
-ROWS = len(VOCABULARY)
+NUM_TOKENS = len(VOCABULARY)
 CUT = TruncationRules(truncate=True)
 PAIR = [("hello", "a vector")]
 
@@ -46,22 +46,22 @@ def ending_with(token: str) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"[CLS] $A {token}",
         pair=f"[CLS] $A [SEP] $B {token}",
-        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), (token, ROWS)],
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), (token, NUM_TOKENS)],
     )
     return tokenizer
 
 
 REFUSED: dict[str, tuple[ModelCard, str]] = {
     "words of the vocabulary": (
-        card_of_rows(ROWS - 3),
-        rf"ids up to {ROWS - 1}, .* word embeddings for {ROWS - 3} tokens",
+        card_of_rows(NUM_TOKENS - 3),
+        rf"ids up to {NUM_TOKENS - 1}, .* word embeddings for {NUM_TOKENS - 3} tokens",
     ),
     "a word that was added": (
-        card_of_rows(ROWS, with_tokens(words=["embedding"])),
-        f"ids up to {ROWS}, 'embedding' among them",
+        card_of_rows(NUM_TOKENS, with_tokens(words=["embedding"])),
+        f"ids up to {NUM_TOKENS}, 'embedding' among them",
     ),
     "a special token that ends every text": (
-        card_of_rows(ROWS, ending_with("[END]")),
+        card_of_rows(NUM_TOKENS, ending_with("[END]")),
         r"'\[END\]' among them",
     ),
 }
@@ -78,9 +78,9 @@ def test_a_special_token_of_every_pair_is_refused_at_start_where_pairs_are_ranke
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [NEXT] $B [SEP]",
-        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), ("[NEXT]", ROWS)],
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), ("[NEXT]", NUM_TOKENS)],
     )
-    card = card_of_rows(ROWS, tokenizer)
+    card = card_of_rows(NUM_TOKENS, tokenizer)
     TextTokenizer.from_card(card)
     reranker = replace(card, task=Task.RERANK, head=build_classifier_card("LABEL_0").head)
     with pytest.raises(ModelInvalid, match=r"'\[NEXT\]' among them"):
@@ -90,11 +90,12 @@ def test_a_special_token_of_every_pair_is_refused_at_start_where_pairs_are_ranke
 @pytest.mark.parametrize("text", ["[EXTRA]", "hello [EXTRA] world", "a vector [EXTRA]"])
 def test_a_special_token_that_no_text_needs_refuses_only_a_text_that_writes_it_out(text: str) -> None:
     built = with_tokens(special=["[EXTRA]"], words=["<image_soft_token>"])
-    tokenizer = TextTokenizer.from_card(card_of_rows(ROWS, built))
+    tokenizer = TextTokenizer.from_card(card_of_rows(NUM_TOKENS, built))
     (ids,) = tokenizer.encode(["hello"], "", CUT)
     assert ids.tolist() == [CLS, VOCABULARY.index("hello"), SEP]
     message = (
-        f"input 1 writes out the special token {ROWS}, and the model has word embeddings for {ROWS} tokens"
+        f"input 1 writes out the special token {NUM_TOKENS}, and the model has word embeddings for "
+        f"{NUM_TOKENS} tokens"
     )
     for one in (tokenizer, tokenizer.with_max_length(16)):
         # Few texts are arrays of their own, many are one.
@@ -106,6 +107,6 @@ def test_a_special_token_that_no_text_needs_refuses_only_a_text_that_writes_it_o
 
 
 def test_rows_that_no_token_has_are_no_fault() -> None:
-    tokenizer = TextTokenizer.from_card(card_of_rows(ROWS + 7))
+    tokenizer = TextTokenizer.from_card(card_of_rows(NUM_TOKENS + 7))
     (ids,) = tokenizer.encode(["hello"], "", CUT)
     assert ids.tolist() == [CLS, VOCABULARY.index("hello"), SEP]

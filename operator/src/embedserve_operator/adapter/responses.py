@@ -42,7 +42,7 @@ def build_metric_values(
         unresponsive = [target.name for target in selected if target.is_ready and target.uid not in present]
         if unresponsive:
             raise PodsUnresponsiveError(
-                f"no sum without what these pods say, which did not answer: {', '.join(unresponsive)}"
+                f"the sum lacks the values of pods that did not answer: {', '.join(unresponsive)}"
             )
         return _build_list([_build_item(query, query.described_object, math.fsum(present.values()), now)])
     return _build_list(

@@ -43,7 +43,7 @@ class HardwareClass(Model):
     )
 
     description: str = ""
-    """Describes the class for people."""
+    """Human-readable description of the class."""
     compute_capabilities: tuple[Capability, ...] = ()
     """Compute capabilities, one of which a node must have; none: accelerators do not matter."""
     accelerator_labels: dict[str, Annotated[tuple[LabelValue, ...], Field(min_length=1)]] = Field(

@@ -20,7 +20,7 @@ class Condition(Model):
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
     """Cause as one word, for programs."""
     message: Annotated[str, Field(max_length=32768)]
-    """Cause in words, for people."""
+    """Human-readable description of the cause."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """Time of the last change of the status."""
     observed_generation: int | None = None

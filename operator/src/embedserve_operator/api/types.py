@@ -64,7 +64,7 @@ class ModelSpec(Model):
     """Any text, for example a date. What a branch or a bucket's prefix stands for is looked up once and kept; a new
     value looks it up again, and the model found starts beside the one that serves."""
     onnx_file: OnnxFile | None = None
-    """ONNX file of the repository that is run in the place of its weights, by its path, for example
+    """ONNX file of the repository that is run instead of its weights, by its path, for example
     onnx/model.onnx. Without it one is taken only where nothing else can run the model."""
     task: Literal["auto", "embed", "rerank", "classify", "sparse"] = "auto"
     """Task of the model. `auto` takes what the model's own files say."""

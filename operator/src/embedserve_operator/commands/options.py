@@ -97,7 +97,7 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keda",
         action="store_true",
-        help="make ScaledObjects in the place of HorizontalPodAutoscalers: KEDA is installed",
+        help="make ScaledObjects instead of HorizontalPodAutoscalers: KEDA is installed",
     )
     parser.add_argument(
         "--keda-prometheus",
@@ -287,7 +287,7 @@ def _add_log_level(parser: argparse.ArgumentParser) -> None:
         "--log-format",
         default="text",
         choices=get_args(LogFormat),
-        help="lines for people, or a JSON object a line (default: %(default)s)",
+        help="human-readable lines, or a JSON object a line (default: %(default)s)",
     )
 
 

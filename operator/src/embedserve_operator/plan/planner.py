@@ -1,4 +1,4 @@
-"""Makes the plan for one resource from the decisions of the other modules in this room."""
+"""Makes the plan for one resource from the decisions of the other modules of this package."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import click
 from embedserve_runtime import __version__
 from embedserve_runtime.commands.completion import COMPLETE_VARIABLE, PROGRAM, SHELLS, render_script
 from embedserve_runtime.commands.options import OnceOption, SettingsCommand
-from embedserve_runtime.commands.value_types import Duration
+from embedserve_runtime.commands.param_types import Duration
 from embedserve_runtime.config.catalog import SettingPath
 from embedserve_runtime.config.model import DEFAULT_STORE
 

@@ -44,7 +44,7 @@ def run(config: RuntimeConfig, out: TextIO, *, as_json: bool) -> int:
 
 def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig) -> Mapping[str, Any]:
     """Describe a model under the names of the JSON that `embedserve inspect --json` prints."""
-    encoder, body = card.encoder, card.body
+    encoder, backbone = card.encoder, card.backbone
     return {
         "source": card.source,
         "revision": card.revision,
@@ -55,9 +55,9 @@ def describe_model(card: ModelCard, located: LocatedModel, config: RuntimeConfig
         "folder": str(located.folder),
         "kind": _find_kind(card),
         "family": encoder.family,
-        "onnxFile": _find_onnx_file(located.folder, body) if isinstance(body, BundledOnnx) else None,
-        "batchQuantizers": list(body.batch_quantizers) if isinstance(body, BundledOnnx) else [],
-        "layers": None if body is not None else len(encoder.layers),
+        "onnxFile": _find_onnx_file(located.folder, backbone) if isinstance(backbone, BundledOnnx) else None,
+        "batchQuantizers": list(backbone.batch_quantizers) if isinstance(backbone, BundledOnnx) else [],
+        "layers": None if backbone is not None else len(encoder.layers),
         "hiddenSize": encoder.hidden_size,
         "vocabulary": encoder.embeddings.vocabulary,
         "task": card.task,
@@ -100,7 +100,7 @@ def _describe_query_route(card: ModelCard, route: QueryRoute) -> Mapping[str, An
         "sharesEncoder": card.shares_encoder,
         "kind": _find_kind(query),
         "family": query.encoder.family,
-        "layers": None if query.body is not None else len(query.encoder.layers),
+        "layers": None if query.backbone is not None else len(query.encoder.layers),
         "hiddenSize": query.encoder.hidden_size,
         "vocabulary": query.encoder.embeddings.vocabulary,
         "pooling": _describe_pooling(query),
@@ -111,7 +111,7 @@ def _describe_query_route(card: ModelCard, route: QueryRoute) -> Mapping[str, An
 
 
 def _find_kind(card: ModelCard) -> str:
-    match card.body:
+    match card.backbone:
         case StaticTable():
             return "static"
         case SparseStaticTable():
@@ -124,7 +124,7 @@ def _find_kind(card: ModelCard) -> str:
 
 def _describe_pooling(card: ModelCard) -> str | None:
     """Describe the pooling; None where a graph has done it already."""
-    if isinstance(card.body, BundledOnnx) and card.body.rows is not None:
+    if isinstance(card.backbone, BundledOnnx) and card.backbone.pooled is not None:
         return None
     if isinstance(card.head, ClassifierHead | SparseHead):
         return card.head.pooling
@@ -134,13 +134,15 @@ def _describe_pooling(card: ModelCard) -> str | None:
 def _check_routed_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return the engines for documents and queries: a table next to an encoder needs no engine, so the encoder's are
     those of the whole."""
-    routes = [_check_engines(one) for one in card.list_routes() if one.body is None] or [_check_engines(card)]
+    routes = [_check_engines(one) for one in card.list_routes() if one.backbone is None] or [
+        _check_engines(card)
+    ]
     return {kind: next((route[kind] for route in routes if route[kind]), None) for kind in routes[0]}
 
 
 def _check_engines(card: ModelCard) -> Mapping[str, str | None]:
     """Return what keeps each engine from running the model; None where nothing does."""
-    match card.body:
+    match card.backbone:
         case StaticTable() | SparseStaticTable():
             no_layers = "a static embedding model has no layers to run"
             return {"static": None, "onnx": no_layers, "torch": no_layers}
@@ -173,7 +175,7 @@ def _plan_memory(card: ModelCard, tensors: ModelTensors, config: RuntimeConfig) 
 
 def _find_artifact(card: ModelCard, config: RuntimeConfig) -> str | None:
     """Return the name of the artifact that would be run; None where there is none."""
-    if card.body is not None:
+    if card.backbone is not None:
         return None
     try:
         stored = choose_variant(card, config)

@@ -10,9 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from embedserve_runtime.commands.completion import complete_model
-from embedserve_runtime.commands.value_types import NamedText, WordOr
+from embedserve_runtime.commands.param_types import NamedText, WordOr
 from embedserve_runtime.config import Setting, list_runtime_settings
-from embedserve_runtime.config.catalog import SettingPath, ValueType
+from embedserve_runtime.config.catalog import SettingPath, SettingType
 
 GROUP_TITLES: Final = {
     "model": "Model",
@@ -100,11 +100,11 @@ class OnceOption(click.Option):
         return values[0] if values else None
 
 
-def _build_type(value_type: ValueType) -> click.ParamType[Any]:
-    words = value_type.alternatives
-    if value_type.kind == "choice":
-        return click.Choice((*words, *value_type.choices))
-    return WordOr(_TYPES[value_type.kind], words) if words else _TYPES[value_type.kind]
+def _build_type(setting_type: SettingType) -> click.ParamType[Any]:
+    words = setting_type.alternatives
+    if setting_type.kind == "choice":
+        return click.Choice((*words, *setting_type.choices))
+    return WordOr(_TYPES[setting_type.kind], words) if words else _TYPES[setting_type.kind]
 
 
 class SettingsCommand(click.Command):

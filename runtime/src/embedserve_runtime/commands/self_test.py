@@ -65,9 +65,9 @@ def run_checks() -> Iterator[Check]:
         batch = PackedBatch.pack(texts)
         try:
             engine = OnnxEngine.build(encoder, weights, threads=1)
-            want = engine.forward(batch)
+            together = engine.forward(batch)
             alone = np.concatenate([engine.forward(PackedBatch.pack([text])) for text in texts])
-            yield compare_hidden_states("onnx engine, texts alone and together", alone, want, MIN_COSINE)
+            yield compare_hidden_states("onnx engine, texts alone and together", alone, together, MIN_COSINE)
             reason = torch_support.find_obstacle()
             if reason is not None:
                 yield Check("torch engine", CheckStatus.NOT_CHECKED, reason)
@@ -75,7 +75,7 @@ def run_checks() -> Iterator[Check]:
             # Imported here: torch is an extra.
             from embedserve_runtime.engines.torch.checks import run_torch_checks
 
-            yield from run_torch_checks(encoder, weights, batch, want)
+            yield from run_torch_checks(encoder, weights, batch, together)
         except EmbedserveError as error:
             yield Check("engine", CheckStatus.FAILED, error.message)
 

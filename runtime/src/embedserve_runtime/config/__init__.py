@@ -1,7 +1,7 @@
 """Reads every setting into one model.
 
 That model is the contract with the operator. Later sources win: defaults, the YAML file (`--config`), environment
-(`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`), command-line flags. Unknown keys stop the start. No other room reads
+(`EMBEDSERVE_BATCHING__MAX_BATCH_TOKENS`), command-line flags. Unknown keys stop the start. No other package reads
 environment variables.
 
     base     the base class of all groups of settings

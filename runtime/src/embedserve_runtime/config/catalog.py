@@ -43,7 +43,7 @@ _GROUPS_IN_FLAGS: Final = frozenset({"onnx"})
 
 
 @dataclass(frozen=True, slots=True)
-class ValueType:
+class SettingType:
     """The type of a setting's value.
 
     choices: all that a `choice` may be. is_list: whether the setting has several such values. alternatives: words that
@@ -67,7 +67,7 @@ class Setting:
     path: SettingPath
     flag: str | None
     variable: str
-    type: ValueType
+    type: SettingType
     default: str
     description: str
 
@@ -94,12 +94,12 @@ def list_settings(model: type[BaseModel], path: SettingPath = ()) -> Iterator[Se
 
 
 def _describe_setting(path: SettingPath, field: FieldInfo) -> Setting:
-    value_type = _describe_type(field.annotation)
+    setting_type = _describe_type(field.annotation)
     return Setting(
         path,
-        None if value_type.kind == "secret" else _name_flag(path),
+        None if setting_type.kind == "secret" else _name_flag(path),
         ENVIRONMENT_PREFIX + NESTED_DELIMITER.join(path).upper(),
-        value_type,
+        setting_type,
         _format_default(field),
         field.description or "",
     )
@@ -110,13 +110,13 @@ def _name_flag(path: SettingPath) -> str:
     return _FLAGS.get(path) or "--" + "-".join(words).replace("_", "-")
 
 
-def _describe_type(annotation: Any) -> ValueType:
+def _describe_type(annotation: Any) -> SettingType:
     """Describe a type of the kinds that settings have. Raises KeyError for one of another kind."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _describe_type(arguments[0])
     if origin is Literal:
-        return ValueType("choice", arguments)
+        return SettingType("choice", arguments)
     if origin is tuple:
         return replace(_describe_type(arguments[0]), is_list=True)
     if origin in (Union, types.UnionType):
@@ -124,7 +124,7 @@ def _describe_type(annotation: Any) -> ValueType:
         main = next((member for member in members if member.kind != "choice" or member.is_list), members[0])
         choices = (choice for member in members if member is not main for choice in member.choices)
         return replace(main, alternatives=tuple(choices))
-    return ValueType(_KINDS[origin or annotation])
+    return SettingType(_KINDS[origin or annotation])
 
 
 def _format_default(field: FieldInfo) -> str:

@@ -87,7 +87,7 @@ class ModelSettings(SettingsGroup):
     )
     onnx_file: str | None = Field(
         default=None,
-        description="ONNX file of the repository that is run in the place of its safetensors weights, by its path in "
+        description="ONNX file of the repository that is run instead of its safetensors weights, by its path in "
         "the repository. By default one is taken only where no family fits.",
     )
     export_elsewhere: bool = Field(
@@ -177,6 +177,6 @@ class ModelSettings(SettingsGroup):
 
     @property
     def certificate_file(self) -> Path | None:
-        """Certificates of authorities that are trusted in the place of the usual ones."""
+        """Certificates of authorities that are trusted instead of the usual ones."""
         file = os.environ.get("SSL_CERT_FILE")
         return Path(file) if file else None

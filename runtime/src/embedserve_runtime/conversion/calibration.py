@@ -20,8 +20,8 @@ from embedserve_runtime.model.architecture import Encoder
 PROBE_FILE = "probe.onnx"
 # Tokens of a run, all inputs of which are kept until it has ended.
 RUN_TOKENS = 128
-# Rows kept of each product's inputs.
-ROWS = 192
+# Rows of inputs that are kept of each product.
+SAMPLE_ROWS = 192
 
 
 def build_probing_engine(
@@ -56,7 +56,7 @@ def observe_ranges(
     """
     values = _list_input_names(products)
     collected = {value: _RangeCollector() for value in values}
-    step = max(1, sum(map(len, texts)) // ROWS)
+    step = max(1, sum(map(len, texts)) // SAMPLE_ROWS)
     for batch in pack_batches(texts, RUN_TOKENS):
         for value, observed in zip(values, engine.probe(batch, values), strict=True):
             collected[value].add(observed, step)
@@ -102,4 +102,4 @@ class _RangeCollector:
 
     def get_ranges(self) -> ObservedRanges:
         rows = np.concatenate(self.rows)
-        return ObservedRanges(np.asarray(self._low), np.asarray(self._high), rows[: 2 * ROWS])
+        return ObservedRanges(np.asarray(self._low), np.asarray(self._high), rows[: 2 * SAMPLE_ROWS])

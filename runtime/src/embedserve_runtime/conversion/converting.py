@@ -124,17 +124,17 @@ def convert(config: RuntimeConfig) -> Mapping[str, Any]:
 
 def check_convertible(card: ModelCard) -> None:
     """Raise UnsupportedArchitecture for a model that our graph is not written from."""
-    if isinstance(card.body, BundledOnnx):
+    if isinstance(card.backbone, BundledOnnx):
         raise UnsupportedArchitecture(
             f"{card.source} runs by an ONNX file of its own, which is not converted; set onnx.convert to Never, or "
             "unset model.onnx_file where there are safetensors weights of a supported family"
         )
-    if sum(route.body is None for route in card.list_routes()) > 1:
+    if sum(route.backbone is None for route in card.list_routes()) > 1:
         raise UnsupportedArchitecture(
             f"{card.source} has several encoders, for queries and documents or for several tasks, and an artifact "
             "holds one; set onnx.convert to Never"
         )
-    if card.body is not None:
+    if card.backbone is not None:
         raise UnsupportedArchitecture(
             f"{card.source} is a table of token vectors, which has no layers to convert; set onnx.convert to Never"
         )

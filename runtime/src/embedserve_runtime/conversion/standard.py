@@ -33,7 +33,7 @@ from embedserve_runtime.heads.sparse import LoadedSparseHead
 from embedserve_runtime.heads.token_heads import LoadedLexicalHead
 from embedserve_runtime.model.architecture import NormKind
 from embedserve_runtime.model.card import ModelCard
-from embedserve_runtime.model.onnx_outputs import HIDDEN, ROWS, list_onnx_outputs
+from embedserve_runtime.model.onnx_outputs import HIDDEN, SENTENCE_EMBEDDING, list_onnx_outputs
 from embedserve_runtime.model.pipeline import Pooling
 from embedserve_runtime.runners.base import Heads
 
@@ -115,7 +115,7 @@ class _OutputTail:
             width = self._card.encoder.width
             value = self._lay_out(OUTPUT, width)
             shape = ["batch", "length", width]
-        elif name == ROWS:
+        elif name == SENTENCE_EMBEDDING:
             assert isinstance(heads.dense, DenseHead), "checked"
             value, shape = self._write_embedding(heads.dense), ["batch", self._card.pipeline.dimensions]
         elif isinstance(heads.logits, LoadedClassifierHead):

@@ -21,8 +21,8 @@ from embedserve_runtime.model.static import StaticTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """A table as it is stored; of all arrays it has been made sure that nobody writes them.
+class EmbeddingTable:
+    """A table of token vectors as it is stored. All of its arrays are read-only.
 
     table: (rows, dimensions). mapping: the row of each token, None where it is the token. weights: the factor of each
     token, None where there is none. added: the dtype in which rows are added.
@@ -34,8 +34,8 @@ class Rows:
     added: np.dtype[Any]
 
     @classmethod
-    def build(cls, tensors: Mapping[str, NDArray[Any]]) -> Rows:
-        """Build the rows of a table. tensors: by the names that `model.static.read_table_tensors` gives them.
+    def build(cls, tensors: Mapping[str, NDArray[Any]]) -> EmbeddingTable:
+        """Build a table. tensors: by the names that `model.static.read_table_tensors` gives them.
 
         Products keep the dtype that numpy gives them; integers and float64 are added in float64, all others in float32.
         Raises ModelInvalid for dtypes that have no product.
@@ -124,7 +124,7 @@ class StaticRunner:
         self._finish = finish
         self._vocabulary = table.vocabulary
         self._unknown = -1 if table.unknown is None else table.unknown
-        self._rows = Rows.build(tensors)
+        self._embeddings = EmbeddingTable.build(tensors)
 
     @property
     def card(self) -> ModelCard:
@@ -142,7 +142,7 @@ class StaticRunner:
             raise EngineFailure(f"a batch of {batch.tokens} tokens has a negative token id at {wrong}")
         is_known = (ids < self._vocabulary) & (ids != self._unknown)
         bounds = np.concatenate(([0], np.cumsum(is_known)))[batch.cu_seqlens]
-        means = self._rows.compute_means(ids[is_known], bounds)
+        means = self._embeddings.compute_means(ids[is_known], bounds)
         return ModelOutput(
             dense=self._finish(means) if OutputKind.DENSE in outputs else None,
             hidden=self._build_token_states(batch, is_known) if OutputKind.HIDDEN in outputs else None,
@@ -150,8 +150,8 @@ class StaticRunner:
 
     def _build_token_states(self, batch: PackedBatch, is_known: BoolArray) -> list[FloatArray]:
         """Return the rows of each text's tokens, (tokens, dimensions). is_known: (tokens,) of the batch."""
-        hidden = np.zeros((batch.tokens, self._rows.table.shape[1]), dtype=np.float32)
-        hidden[is_known] = self._rows.look_up(batch.token_ids[is_known])
+        hidden = np.zeros((batch.tokens, self._embeddings.table.shape[1]), dtype=np.float32)
+        hidden[is_known] = self._embeddings.look_up(batch.token_ids[is_known])
         return np.split(hidden, batch.cu_seqlens[1:-1])
 
 

@@ -1,4 +1,4 @@
-"""Describes the engine that runs a model, for rooms that know no engine."""
+"""Describes the engine that runs a model, for packages that know no engine."""
 
 from __future__ import annotations
 

@@ -121,7 +121,14 @@ def _replace_outputs_by_dense(card: ModelCard) -> ModelCard:
     size = card.encoder.width
     plain = Pipeline((Pooling.MEAN,), (), normalize=True, dimensions=size, full_dimensions=size)
     return replace(
-        card, task=Task.EMBED, head=None, token_heads=(), query=None, body=None, pipeline=plain, ranges=None
+        card,
+        task=Task.EMBED,
+        head=None,
+        token_heads=(),
+        query=None,
+        backbone=None,
+        pipeline=plain,
+        ranges=None,
     )
 
 

@@ -79,7 +79,7 @@ def _build_task_runners(card: ModelCard, tensors: ModelTensors, engines_of: Open
 def _build_routed_runners(
     card: ModelCard, tensors: ModelTensors, engines_of: OpenEngines
 ) -> Sequence[Runner]:
-    match card.body:
+    match card.backbone:
         case StaticTable() as table:
             own = read_table_tensors(tensors.open_checkpoint(card.encoder_path), table.tensor)
             return [StaticRunner(card, table, own, partial(apply_layers, _load_dense_layers(card, tensors)))]
@@ -106,7 +106,7 @@ def open_bundled_runner(
     card: ModelCard, graph: BundledOnnx, tensors: ModelTensors, settings: EngineSettings
 ) -> Runner:
     engine = BundledOnnxEngine(graph, card.encoder.hidden_size, settings.threads or count_usable_cpus())
-    if graph.rows is not None:
+    if graph.pooled is not None:
         return BundledOnnxRunner(
             card, graph, engine, partial(apply_layers, _load_dense_layers(card, tensors))
         )

@@ -35,7 +35,7 @@ def settle_precision(
     routes = [
         route
         for route in card.list_routes()
-        if not isinstance(route.body, StaticTable | SparseStaticTable)
+        if not isinstance(route.backbone, StaticTable | SparseStaticTable)
         and choose_engine(route.encoder, settings) == "torch"
     ]
     if not routes:

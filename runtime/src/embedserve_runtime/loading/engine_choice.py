@@ -103,5 +103,5 @@ def find_engine_obstacles() -> Mapping[str, str | None]:
 
 def is_table(card: ModelCard) -> bool:
     """Return whether nothing of the model needs an engine."""
-    bodies = [card.body, *([] if card.query is None else [card.query.card.body])]
-    return all(isinstance(body, StaticTable | SparseStaticTable) for body in bodies)
+    backbones = [card.backbone, *([] if card.query is None else [card.query.card.backbone])]
+    return all(isinstance(backbone, StaticTable | SparseStaticTable) for backbone in backbones)

@@ -27,7 +27,7 @@ def find_model_sizes(
     card: ModelCard, tensors: ModelTensors, config: RuntimeConfig
 ) -> tuple[ModelSizes, EngineName, str]:
     """Return what the model takes, the engine that would run it, and the precision of its weights."""
-    match card.body:
+    match card.backbone:
         case StaticTable() as table:
             checkpoint, token = tensors.open_checkpoint(card.encoder_path), FLOAT_BYTES * table.dimensions
             names = name_table_tensors(checkpoint, table.tensor).values()

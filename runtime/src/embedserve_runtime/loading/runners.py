@@ -71,15 +71,15 @@ def open_served_model(config: RuntimeConfig) -> OpenedModel:
 def load_runners(config: RuntimeConfig, opened: OpenedModel) -> Sequence[Runner]:
     """Load a model, with a runner for each device. Blocks until it is in memory. Raises ModelError or ConfigError."""
     card, tensors = opened.card, opened.tensors
-    if isinstance(card.body, BundledOnnx):
+    if isinstance(card.backbone, BundledOnnx):
         check_graph(config.engine)
-        if card.body.runs_singly:
+        if card.backbone.runs_singly:
             log.info(
                 "the ONNX file finds one range of 8 bit for a whole batch: each text is run alone, for the same values "
                 "whatever is beside it",
-                extra={"file": card.body.file.name, "operators": card.body.batch_quantizers},
+                extra={"file": card.backbone.file.name, "operators": card.backbone.batch_quantizers},
             )
-        return [open_bundled_runner(card, card.body, tensors, config.engine)]
+        return [open_bundled_runner(card, card.backbone, tensors, config.engine)]
     if is_table(card):
         check_static(config.engine)
     hides, converted = card.has_attention_mask, _load_variant(card, config)
@@ -104,7 +104,7 @@ def _use_stored_kernels(card: ModelCard, config: RuntimeConfig) -> AbstractConte
     encoders = [
         route.encoder
         for route in card.list_routes()
-        if not isinstance(route.body, StaticTable | SparseStaticTable)
+        if not isinstance(route.backbone, StaticTable | SparseStaticTable)
     ]
     if all(choose_engine(encoder, config.engine) != "torch" for encoder in encoders):
         return nullcontext()
@@ -164,7 +164,7 @@ def _describe_parity(variant: Variant) -> MeasuredParity | None:
 
 def choose_variant(card: ModelCard, config: RuntimeConfig) -> tuple[Artifact, Variant] | None:
     """Choose the variant that would be run out of the store. Raises UnsupportedArchitecture."""
-    if card.body is not None or choose_engine(card.encoder, config.engine) != "onnx":
+    if card.backbone is not None or choose_engine(card.encoder, config.engine) != "onnx":
         return None
     artifact, precision = None, config.engine.precision
     if config.onnx.convert != "Never":

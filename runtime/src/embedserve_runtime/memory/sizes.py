@@ -76,7 +76,7 @@ def describe_sizes(
 
 
 def _describe_route(card: ModelCard, engine: str, number_bytes: int) -> ModelSizes:
-    has_layers = card.body is None
+    has_layers = card.backbone is None
     weights = number_bytes * count_parameters(card)
     activations = estimate_activations(card.encoder)
     if engine == "torch":

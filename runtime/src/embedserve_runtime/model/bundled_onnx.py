@@ -40,7 +40,7 @@ BATCH_QUANTIZERS = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", 
 # Tokens of a text where neither config.json nor the tokenizer's files bound them.
 DEFAULT_LENGTH = 512
 
-Rows = Literal["dense", "logits"]
+PooledKind = Literal["dense", "logits"]
 
 
 class GraphConfig(FileModel):
@@ -72,8 +72,9 @@ class BundledOnnx:
     """A bundled ONNX file, and how it is run.
 
     inputs: what it is fed. hidden: the output (batch, tokens, size); None where the graph keeps it.
-    rows: the output (batch, size) that is used as it comes, and whether it holds dense vectors or logits.
-    width: columns of `rows`, None without. size: columns of `hidden`, of `rows` where the graph keeps it.
+    pooled: the output (batch, size) that is used as it comes, None without. pooled_kind: whether it holds dense vectors
+    or logits. width: columns of `pooled`, None without. size: columns of `hidden`, of `pooled` where the graph keeps
+    the hidden states.
     is_width_declared: whether the file says `width`, which else is that of config.json.
     batch_quantizers: its operators that are in BATCH_QUANTIZERS. has_float16: see `OnnxDeclaration`.
     weights: the output (batch, tokens, 1) besides `hidden` that holds a weight for each token; None without.
@@ -86,8 +87,8 @@ class BundledOnnx:
     inputs: tuple[Value, ...]
     external: tuple[str, ...] = field(metadata=NOT_HASHED)
     hidden: str | None
-    rows: str | None
-    rows_are: Rows
+    pooled: str | None
+    pooled_kind: PooledKind
     width: int | None
     size: int
     weights: str | None
@@ -157,10 +158,12 @@ def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bun
         _check_external(file, name)
     config = read_graph_config(files)
     hidden = _find_hidden_states(file, declared.outputs)
-    rows, rows_are = _find_rows(file, declared.outputs, config, hidden, "embed" if pooled else task)
-    if rows is not None and rows_are == "dense" and pooled:
-        rows = None
-    measured = hidden or rows
+    pooled_output, pooled_kind = _find_pooled_output(
+        file, declared.outputs, config, hidden, "embed" if pooled else task
+    )
+    if pooled_output is not None and pooled_kind == "dense" and pooled:
+        pooled_output = None
+    measured = hidden or pooled_output
     if measured is None:
         listed = ", ".join(f"{value.name} {_format_shape(value)}" for value in declared.outputs)
         raise UnsupportedArchitecture(
@@ -173,14 +176,14 @@ def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> Bun
         inputs=tuple(_check_input(file, value) for value in declared.inputs),
         external=declared.external,
         hidden=None if hidden is None else hidden.name,
-        rows=None if rows is None else rows.name,
-        rows_are=rows_are,
-        width=None if rows is None else _read_last_size(rows, config, file),
+        pooled=None if pooled_output is None else pooled_output.name,
+        pooled_kind=pooled_kind,
+        width=None if pooled_output is None else _read_last_size(pooled_output, config, file),
         size=_read_last_size(measured, config, file),
-        weights=None if rows is not None else _find_token_weights(declared.outputs),
+        weights=None if pooled_output is not None else _find_token_weights(declared.outputs),
         pad=config.pad_token_id or 0,
         pad_side=side.padding_side,
-        is_width_declared=rows is None or _read_declared_size(rows) is not None,
+        is_width_declared=pooled_output is None or _read_declared_size(pooled_output) is not None,
         batch_quantizers=tuple(sorted(declared.operators & BATCH_QUANTIZERS)),
         has_float16=declared.has_float16,
     )
@@ -237,9 +240,9 @@ def _find_hidden_states(file: Path, outputs: Sequence[Value]) -> Value | None:
     return _choose_only(file, [value for value in outputs if value.rank == 3 and value.name != LOGITS])
 
 
-def _find_rows(
+def _find_pooled_output(
     file: Path, outputs: Sequence[Value], config: GraphConfig, hidden: Value | None, task: str
-) -> tuple[Value | None, Rows]:
+) -> tuple[Value | None, PooledKind]:
     by_name = {value.name: value for value in outputs}
     if task in ("rerank", "classify") or (task == "auto" and LOGITS in by_name and _is_for_logits(by_name)):
         return _find_logits(file, by_name, outputs), "logits"
@@ -248,8 +251,10 @@ def _find_rows(
         return _require_float(file, output), "dense"
     if hidden is not None:
         return None, "dense"
-    rows = _choose_only(file, [value for value in outputs if value.rank == 2 and value.name != LOGITS])
-    return rows, "logits" if task == "auto" and config.classifies else "dense"
+    pooled_output = _choose_only(
+        file, [value for value in outputs if value.rank == 2 and value.name != LOGITS]
+    )
+    return pooled_output, "logits" if task == "auto" and config.classifies else "dense"
 
 
 def _find_token_weights(outputs: Sequence[Value]) -> str | None:

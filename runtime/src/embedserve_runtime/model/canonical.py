@@ -21,7 +21,14 @@ CLASS_KEY = "is"
 # The names that renamed classes keep there, so that the identities stay.
 FORMER_CLASS_NAMES: Mapping[str, str] = MappingProxyType({"SparseStaticTable": "WordTable"})
 # The names that renamed fields keep there, by `class.field` as the code names them now.
-FORMER_FIELD_NAMES: Mapping[str, str] = MappingProxyType({"Encoder.max_positions": "max_tokens"})
+FORMER_FIELD_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "BundledOnnx.pooled": "rows",
+        "BundledOnnx.pooled_kind": "rows_are",
+        "Encoder.max_positions": "max_tokens",
+        "ModelCard.backbone": "body",
+    }
+)
 
 
 def hash_canonically(value: object) -> str:

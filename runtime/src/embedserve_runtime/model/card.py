@@ -30,7 +30,7 @@ from embedserve_runtime.model.ranges import Ranges
 from embedserve_runtime.model.sparse_static import SparseStaticTable
 from embedserve_runtime.model.static import StaticTable
 
-Body = StaticTable | SparseStaticTable | BundledOnnx
+Backbone = StaticTable | SparseStaticTable | BundledOnnx
 OUTPUT_OF: Mapping[type[Head | TokenHead], OutputKind] = MappingProxyType(
     {
         ClassifierHead: OutputKind.LOGITS,
@@ -96,7 +96,7 @@ class ModelCard:
     query: how queries are treated; None where it is as documents, which the rest of the card is about.
     token_heads: what is made of each token besides a dense vector.
     pair_types: whether the encoder is told which of a pair's two texts a token belongs to.
-    body: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
+    backbone: what runs instead of the layers that `encoder` describes; of the encoder then only the sizes hold.
     ranges: of the dimensions of dense vectors as the model makes them, where the folder has them.
     adapter: what is merged into the tensors of encoder and head. adapter_task: the task that it is for, where the model
         has several. adapter_tasks: all tasks that the model has adapters for. other_tasks: the cards of the other tasks
@@ -123,7 +123,7 @@ class ModelCard:
     query: QueryRoute | None = None
     encoder_path: str = field(default="", metadata=NOT_HASHED)
     pair_types: bool = False
-    body: Body | None = None
+    backbone: Backbone | None = None
     ranges: Ranges | None = None
     adapter: LoraAdapter | None = None
     adapter_task: str | None = field(default=None, metadata=NOT_HASHED)
@@ -159,9 +159,9 @@ class ModelCard:
     @property
     def _own_outputs(self) -> OutputKind:
         """All that one forward pass can give, of documents where queries differ."""
-        if isinstance(self.body, SparseStaticTable):
+        if isinstance(self.backbone, SparseStaticTable):
             return OutputKind.SPARSE
-        if isinstance(self.body, BundledOnnx) and self.head is None and self.body.hidden is None:
+        if isinstance(self.backbone, BundledOnnx) and self.head is None and self.backbone.hidden is None:
             return OutputKind.DENSE
         outputs = OutputKind.DENSE | OutputKind.HIDDEN if self.head is None else OUTPUT_OF[type(self.head)]
         for head in self.token_heads:
@@ -203,8 +203,8 @@ class ModelCard:
     def runs_encoder_of(self, card: ModelCard) -> bool:
         """Return whether this model and the other run one encoder, with the same adapter."""
         return (
-            self.body is None
-            and card.body is None
+            self.backbone is None
+            and card.backbone is None
             and (self.encoder_path, self.adapter) == (card.encoder_path, card.adapter)
         )
 
@@ -227,8 +227,8 @@ class ModelCard:
     @property
     def sparse_width(self) -> int:
         """Dimensions of sparse vectors, 0 without any."""
-        if isinstance(self.body, SparseStaticTable):
-            return self.body.vocabulary
+        if isinstance(self.backbone, SparseStaticTable):
+            return self.backbone.vocabulary
         sparse = [
             head for head in (self.head, *self.token_heads) if isinstance(head, SparseHead | LexicalHead)
         ]

@@ -229,9 +229,9 @@ def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, t
         encoder_files, files.path / name, task=settings.task, pooled=settings.pooling != "auto"
     )
     layers = modules.dense
-    if graph.rows is not None and graph.rows_are == "dense":
+    if graph.pooled is not None and graph.pooled_kind == "dense":
         graph, layers = choose_dense_output(graph, read_graph_config(encoder_files), modules, settings)
-    if graph.rows is not None and graph.rows_are == "dense" and not modules.include_prompt:
+    if graph.pooled is not None and graph.pooled_kind == "dense" and not modules.include_prompt:
         raise UnsupportedArchitecture(
             f"{name}: include_prompt = false cannot be kept, since the file pools; set model.pooling if it gives "
             "hidden states too"
@@ -268,11 +268,11 @@ def _describe_graph(
     task, head = Task.EMBED, None
     token_heads = () if graph.weights is None else (describe_graph_weights(encoder_files, encoder),)
     guesses_pooling = False
-    if graph.rows is None:
+    if graph.pooled is None:
         first_token = pools_first_token(files, layout, token_heads)
         pipeline = resolve_pipeline(encoder, layout, settings, first_token=first_token)
         guesses_pooling = not first_token and lacks_pooling(layout, settings)
-    elif graph.rows_are == "dense":
+    elif graph.pooled_kind == "dense":
         pipeline = resolve_graph_pipeline(encoder, graph, layers, layout, settings)
     else:
         task, head = read_graph_head(encoder_files, encoder, layout, settings, graph.width or 0)
@@ -284,7 +284,7 @@ def _describe_graph(
         head=head,
         guesses_pooling=guesses_pooling,
         token_heads=token_heads,
-        body=graph,
+        backbone=graph,
         pair_types=_has_pair_types(encoder, layout),
     )
 
@@ -326,7 +326,7 @@ def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: Spar
 def _replace_body(card: ModelCard, table: StaticTable | SparseStaticTable) -> ModelCard:
     """Return the card with a table as what runs, which knows no special tokens and reads the beginning of a text."""
     tokenizer = replace(card.tokenizer, adds_special_tokens=False, truncation_side="right")
-    return replace(card, body=table, tokenizer=tokenizer)
+    return replace(card, backbone=table, tokenizer=tokenizer)
 
 
 def _build_card(
@@ -336,7 +336,7 @@ def _build_card(
     pipeline: Pipeline,
     tokenizer: ResolvedTokenizer,
 ) -> ModelCard:
-    """Build a card of what every model has; heads and bodies are laid over it."""
+    """Build a card of what every model has; heads and backbones are laid over it."""
     settings = source.settings
     prompts, default_prompt = resolve_prompts(layout, settings)
     max_length = resolve_max_length(encoder, layout, settings)

@@ -22,7 +22,7 @@ def digest_tensors(card: ModelCard, tensors: ModelTensors, *, with_encoder: bool
     Raises ModelFileMissing or ModelInvalid.
     """
     dense = _digest_all(read_dense_tensors(tensors, card.pipeline.dense))
-    match card.body:
+    match card.backbone:
         case BundledOnnx():
             return TensorDigests({}, dense, {}, ())
         case StaticTable() as table:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from embedserve_runtime.model.bundled_onnx import BundledOnnx
-from embedserve_runtime.model.card import Body, ModelCard
+from embedserve_runtime.model.card import Backbone, ModelCard
 from embedserve_runtime.model.heads.description import (
     ClassifierHead,
     Head,
@@ -33,11 +33,11 @@ def compute_former_identity(
 ) -> str | None:
     """Return the identity that former releases gave the model; None where they ran it in another way. The arguments are
     those of `identify_vector_space`."""
-    if card.adapter is not None or (card.body is None and not card.tokenizer.adds_special_tokens):
+    if card.adapter is not None or (card.backbone is None and not card.tokenizer.adds_special_tokens):
         return None  # LoRA adapters and `add_special_tokens` of sentence_bert_config.json were ignored
     if card.tokenizer.splits_special_tokens:
         return None  # as was `split_special_tokens`
-    if isinstance(card.body, BundledOnnx) and card.body.rows is not None and card.pipeline.dense:
+    if isinstance(card.backbone, BundledOnnx) and card.backbone.pooled is not None and card.pipeline.dense:
         return None  # Dense modules after the vectors of an ONNX file were ignored
     document_identity = _identify_route(card, documents)
     if card.query is None or queries is None:
@@ -69,8 +69,8 @@ def _identify_route(card: ModelCard, digests: TensorDigests) -> str:
     }
     if not pipeline.include_prompt:
         description["include_prompt"] = False
-    if card.body is not None:
-        return _hash({**description, "head": _describe_body(card.body), "head_weights": {}})
+    if card.backbone is not None:
+        return _hash({**description, "head": _describe_backbone(card.backbone), "head_weights": {}})
     if card.head is not None:
         description["head"] = _describe_head(card.head)
         description["head_weights"] = digests.head
@@ -82,18 +82,18 @@ def _identify_route(card: ModelCard, digests: TensorDigests) -> str:
     return _hash(description)
 
 
-def _describe_body(body: Body) -> dict[str, object]:
-    match body:
+def _describe_backbone(backbone: Backbone) -> dict[str, object]:
+    match backbone:
         case StaticTable():
-            return {"kind": "static", "unknown": body.unknown}
+            return {"kind": "static", "unknown": backbone.unknown}
         case SparseStaticTable():
             return {"kind": "word weights"}
         case BundledOnnx():
             return {
                 "kind": "onnx",
-                "files": body.origin or body.contents,
-                "output": body.rows or body.hidden,
-                **({} if body.weights is None else {"weights": body.weights}),
+                "files": backbone.origin or backbone.contents,
+                "output": backbone.pooled or backbone.hidden,
+                **({} if backbone.weights is None else {"weights": backbone.weights}),
             }
 
 

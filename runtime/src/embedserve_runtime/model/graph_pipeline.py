@@ -41,14 +41,14 @@ def choose_dense_output(
             return graph, ()  # cut in the file already, as a conversion with this setting writes it
         case []:
             raise UnsupportedArchitecture(
-                f"{graph.file}: its output {graph.rows} is {graph.width} wide, and the modules of the folder make "
+                f"{graph.file}: its output {graph.pooled} is {graph.width} wide, and the modules of the folder make "
                 f"vectors of {_join(widths)}; choose another file by model.onnx_file"
             )
     if graph.hidden is not None:
-        return replace(graph, rows=None, width=None, is_width_declared=True), modules.dense
+        return replace(graph, pooled=None, width=None, is_width_declared=True), modules.dense
     width = f"{graph.width} wide" if graph.is_width_declared else "of no declared width"
     raise UnsupportedArchitecture(
-        f"{graph.file}: its output {graph.rows} is {width}, which does not tell whether the folder's Dense modules "
+        f"{graph.file}: its output {graph.pooled} is {width}, which does not tell whether the folder's Dense modules "
         f"(from {_join(widths)}) are in the file; choose a file that gives last_hidden_state or token_embeddings too"
     )
 

@@ -137,8 +137,8 @@ def _reads_encoder_of(queries: ModelCard, documents: ModelCard) -> bool:
     """Return whether the encoders of both are the same tensors, before products of an adapter are added."""
     replaces = queries.adapter is not None and queries.adapter.replaced
     return (
-        queries.body is None
-        and documents.body is None
+        queries.backbone is None
+        and documents.backbone is None
         and queries.encoder_path == documents.encoder_path
         and not replaces
     )
@@ -168,8 +168,10 @@ def _check_outputs(card: ModelCard, settings: ModelSettings) -> None:
 def _check_comparable(folder: Path, documents: ModelCard, queries: ModelCard) -> None:
     """Raise UnsupportedArchitecture or ModelInvalid where the vectors of the two could not be compared."""
     for name, card in (("documents", documents), ("queries", queries)):
-        if card.task not in (Task.EMBED, Task.SPARSE) or isinstance(card.body, BundledOnnx):
-            what = "run an ONNX file" if isinstance(card.body, BundledOnnx) else f"have the task {card.task}"
+        if card.task not in (Task.EMBED, Task.SPARSE) or isinstance(card.backbone, BundledOnnx):
+            what = (
+                "run an ONNX file" if isinstance(card.backbone, BundledOnnx) else f"have the task {card.task}"
+            )
             raise UnsupportedArchitecture(
                 f"{folder}: its {name} {what}, which a model with routes may not; supported: dense and sparse vectors"
             )

@@ -2,7 +2,7 @@
 
 Prompt -> tokens -> batches -> results -> truncation, scores, normalization.
 
-Every dialect of the API comes through here, so what a request means is decided once. This room knows no HTTP.
+Every dialect of the API comes through here, so what a request means is decided once. This package knows no HTTP.
 
     service         the path of a request
     types           requests and results

@@ -26,7 +26,7 @@ class ProgressState:
     """The progress of a fetch.
 
     bytes_done: of bytes_total, files that were there before included; bytes_per_second: over the last 20 s;
-    seconds_remaining: None where the rate is not known yet. phase: what is being done, for people.
+    seconds_remaining: None where the rate is not known yet. phase: a human-readable name of what is being done.
     """
 
     phase: str = "resolving"

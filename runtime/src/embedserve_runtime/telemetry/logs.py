@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line for people: local time, level, message, and the fields that have a value."""
+    """Formats a record as a human-readable line: local time, level, message, and the fields that have a value."""
 
     def __init__(self, redactor: Redactor, *, is_colored: bool) -> None:
         super().__init__()

@@ -107,8 +107,8 @@ class TextTokenizer:
         vocabulary = card.encoder.embeddings.vocabulary
         if not card.tokenizer.adds_special_tokens:
             tokenizer.post_processor = processors.Sequence([])
-        if isinstance(card.body, StaticTable):
-            per_token = card.body.token_characters
+        if isinstance(card.backbone, StaticTable):
+            per_token = card.backbone.token_characters
             characters = None if per_token is None else card.max_length * per_token
             table = TableTexts(vocabulary, characters)
             return cls(tokenizer, card.max_length, vocabulary, table=table)
@@ -120,7 +120,7 @@ class TextTokenizer:
         elif card.task is Task.RERANK:
             built.require_pairs()
         # Tables are checked where they are read; of an ONNX file the rows are not known.
-        if card.body is None:
+        if card.backbone is None:
             late = card.late_interaction
             expansion = None if late is None else late.expansion
             filling = [] if expansion is None else [expansion.token]

@@ -295,7 +295,7 @@ class MemoryInfo(ApiModel):
     planned_bytes: int = Field(description="What the server plans to take.", examples=[846213120])
     lowered: list[str] = Field(
         description="What is less than the settings ask for, since the limit has no room for it.",
-        examples=[["1024 tokens of a batch in the place of 2048"]],
+        examples=[["1024 tokens of a batch instead of 2048"]],
     )
 
 

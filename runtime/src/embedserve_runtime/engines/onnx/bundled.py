@@ -86,7 +86,7 @@ class BundledOnnxEngine:
         """Run a batch once and return what is asked for, as far as the graph gives it. Raises EngineFailure."""
         graph = self._graph
         columns = {
-            graph.rows if rows else None: graph.width or 0,
+            graph.pooled if rows else None: graph.width or 0,
             graph.hidden if hidden else None: self._hidden_size,
             graph.weights if weights else None: 1,
         }
@@ -94,7 +94,8 @@ class BundledOnnxEngine:
         names = [name for name in columns if name is not None]
         arrays = {
             name: np.zeros(
-                (len(batch.lengths) if name == graph.rows else batch.tokens, columns[name]), dtype=np.float32
+                (len(batch.lengths) if name == graph.pooled else batch.tokens, columns[name]),
+                dtype=np.float32,
             )
             for name in names
         }
@@ -102,16 +103,16 @@ class BundledOnnxEngine:
         for members, tokens, real in _iterate_blocks(batch, graph):
             self.padding += real.size
             for name, output in zip(names, self._call(names, batch, tokens, real), strict=True):
-                if name == graph.rows:
+                if name == graph.pooled:
                     arrays[name][members] = self._check_shape(output, (len(members), columns[name]), name)
                 else:
                     fitting = self._check_shape(output, (*tokens.shape, columns[name]), name)
                     arrays[name][tokens[real]] = fitting[real]
         if graph.has_float16:
             for name, vectors in arrays.items():
-                if name == graph.hidden or (name == graph.rows and graph.rows_are == "dense"):
+                if name == graph.hidden or (name == graph.pooled and graph.pooled_kind == "dense"):
                     _mark_overflow(vectors)
-        return GraphOutputs(*(arrays.get(name or "") for name in (graph.rows, graph.hidden, graph.weights)))
+        return GraphOutputs(*(arrays.get(name or "") for name in (graph.pooled, graph.hidden, graph.weights)))
 
     def _call(
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
@@ -188,7 +189,7 @@ class BundledOnnxRunner:
     ) -> None:
         """apply_dense: applies the card's dense modules to rows of the graph."""
         self._card = card
-        self._logits = graph.rows_are == "logits"
+        self._logits = graph.pooled_kind == "logits"
         self._apply_dense = apply_dense
         self._engine = engine
         self.engine = engine.description
