@@ -40,7 +40,7 @@ for _ in range(threads):
 
 @dataclass
 class Load:
-    """Holds what became of the requests; known after they have ended."""
+    """The outcomes of the requests; known after they have ended."""
 
     asked: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

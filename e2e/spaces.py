@@ -75,7 +75,7 @@ class Seen:
 
 @dataclass
 class Watch:
-    """Holds what the clients got: first and last answer of each space, and every tenth. Known after they have ended."""
+    """The first and last answer of each space that the clients got, and every tenth. Known after they have ended."""
 
     seen: list[Seen] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """Says where things lie on disk."""
+    """The places of files on disk."""
 
     root: Path
 

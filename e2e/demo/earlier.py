@@ -14,7 +14,7 @@ from e2e.cluster.shell import run
 
 @dataclass(frozen=True)
 class EarlierRelease:
-    """Holds what a user of that release has installed."""
+    """The objects that a user of that release has installed."""
 
     chart: Path
     operator: LoadedImage

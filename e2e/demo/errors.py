@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """Says what was wanted and what was found."""
+    """A step of the demo had another result than it should have."""

@@ -128,7 +128,7 @@ def ready(of: Manifest, report: Mapping[str, Any] = REPORT) -> Manifest:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Holds what exists around one resource. Every method returns the cluster after it; nothing is shared."""
+    """The objects around one resource. Every method returns the cluster after it; nothing is shared."""
 
     resource: Manifest = field(default_factory=resource)
     children: tuple[Manifest, ...] = ()

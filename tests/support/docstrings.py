@@ -13,7 +13,7 @@ FRAGMENT_WORDS = frozenset(
 
 
 class Docstring(NamedTuple):
-    """Holds a docstring with the name of what it describes."""
+    """A docstring with the name of what it describes."""
 
     name: str
     text: str

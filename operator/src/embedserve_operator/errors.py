@@ -28,15 +28,15 @@ class OperatorError(Exception):
 
 
 class ManifestError(OperatorError):
-    """Says that a file holds no EmbeddingService, or one with faults."""
+    """A file holds no EmbeddingService, or one with faults."""
 
 
 class SettingsError(OperatorError):
-    """Says that the hardware classes or images of the chart's values cannot be used."""
+    """The hardware classes or images of the chart's values cannot be used."""
 
 
 class ApiError(OperatorError):
-    """Says that a request to the API server failed."""
+    """A request to the API server failed."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -45,52 +45,48 @@ class ApiError(OperatorError):
 
 
 class RefusedError(ApiError):
-    """Says that the content is not acceptable; repeating the request cannot help."""
+    """The content is not acceptable; repeating the request cannot help."""
 
 
 class InvalidContentError(RefusedError):
-    """Says that the content breaks a rule of the API itself: no policy, quota or right is in the way that others
-    could change.
-    """
+    """The content breaks a rule of the API itself: no policy, quota or right is in the way that others could change."""
 
 
 class ConflictError(ApiError):
-    """Says that another manager owns a field, that the object has changed meanwhile, or that it exists
-    already.
-    """
+    """Another manager owns a field, the object has changed meanwhile, or it exists already."""
 
 
 class NotFoundError(ApiError):
-    """Says that the object does not exist."""
+    """The object does not exist."""
 
 
 class UnavailableError(ApiError):
-    """Says that there was no usable answer; trying later may help."""
+    """There was no usable answer; trying later may help."""
 
 
 class FailedRequestError(UnavailableError):
-    """Says that the API server failed at this request, while it may well answer others."""
+    """The API server failed at this request, while it may well answer others."""
 
 
 class WatchFailedError(OperatorError):
-    """Says that a watch ended in a way that kopf cannot recover from; a new process starts again."""
+    """A watch ended in a way that kopf cannot recover from; a new process starts again."""
 
 
 class LeaseLostError(OperatorError):
-    """Says that the Lease could not be renewed in time; whoever led must stop at once."""
+    """The Lease could not be renewed in time; whoever led must stop at once."""
 
 
 class MetricQueryError(OperatorError):
-    """Says that a query of the metrics API has no answer."""
+    """A query of the metrics API has no answer."""
 
 
 class InvalidMetricQueryError(MetricQueryError):
-    """Says that the query is malformed."""
+    """The query is malformed."""
 
 
 class UnknownMetricError(MetricQueryError):
-    """Says that no pod has such a metric, or that there is no such pod."""
+    """No pod has such a metric, or there is no such pod."""
 
 
 class PodsUnresponsiveError(MetricQueryError):
-    """Says that pods that should know the value did not answer."""
+    """Pods that should know the value did not answer."""

@@ -24,7 +24,7 @@ EXPORTER = "cuda"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeImage:
-    """Describes one image of the runtime."""
+    """One image of the runtime."""
 
     reference: str
     """The image with its tag or digest."""
@@ -45,7 +45,7 @@ class RuntimeImage:
 
 @dataclass(frozen=True, slots=True)
 class KedaSettings:
-    """Says that KEDA decides the number of pods of autoscaled services."""
+    """The settings for KEDA, where that decides the number of pods of autoscaled services."""
 
     prometheus: str | None = None
     """Base URL of the Prometheus that KEDA reads the metrics from; None reads them from the pods."""
@@ -53,7 +53,7 @@ class KedaSettings:
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """Holds what decides the children besides the resource itself."""
+    """The settings that decide the children besides the resource itself."""
 
     images: Mapping[str, RuntimeImage]
     """The configured images of the runtime, by the names in IMAGES."""
@@ -92,7 +92,7 @@ class RenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Holds the settings of the election, in seconds.
+    """The settings of the election, in seconds.
 
     deadline < duration, or two processes could lead at once.
     """
@@ -122,7 +122,7 @@ class LeaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class AdapterReference:
-    """Says where the adapter is in the cluster; the chart makes all of it."""
+    """The place of the adapter in the cluster; the chart makes all of it."""
 
     namespace: str
     name: str
@@ -136,7 +136,7 @@ class AdapterReference:
 
 @dataclass(frozen=True, slots=True)
 class AdapterSettings:
-    """Holds the settings of `embedserve-operator adapter`."""
+    """The settings of `embedserve-operator adapter`."""
 
     adapter: AdapterReference
     identity: str
@@ -161,7 +161,7 @@ class AdapterSettings:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationSettings:
-    """Says how the operator keeps the adapter registered."""
+    """The settings by which the operator keeps the adapter registered."""
 
     adapter: AdapterReference
     interval: float = 5.0
@@ -176,7 +176,7 @@ class RegistrationSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Holds the settings of `embedserve-operator run`."""
+    """The settings of `embedserve-operator run`."""
 
     render: RenderSettings
     lease: LeaseSettings

@@ -41,9 +41,8 @@ RESOURCE_REF: Ref = ("EmbeddingService", "docs")
 
 @dataclass
 class SteppedCluster:
-    """Holds what exists. Everything that the operator does is a sequence of writes, of which a test may run the first
-    few only.
-    """
+    """A cluster in one state. All that the operator does is a sequence of writes, of which a test may run the first few
+    only."""
 
     spec: dict[str, Any]
     broken: frozenset[str] = frozenset()

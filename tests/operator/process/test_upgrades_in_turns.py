@@ -39,7 +39,7 @@ UPGRADED = replace(
 
 @dataclass
 class Store:
-    """Holds what the API server keeps; the cache of the operator sees each write by its answer, and what a test puts
+    """The objects of the API server; the cache of the operator sees each write by its answer, and what a test puts
     in.
     """
 

@@ -73,7 +73,7 @@ def compare_with_hopper(
 
 @dataclass(frozen=True)
 class Case:
-    """Says of a spec what its children have different from those of another one, whose children are a golden file or
+    """A spec, with the differences of its children from those of another one, whose children are a golden file or
     another case."""
 
     says: str

@@ -25,7 +25,7 @@ _MAX_ENTRIES = 128
 
 @dataclass(frozen=True, slots=True)
 class ServingCertificate:
-    """Holds a private key with its certificate."""
+    """A private key with its certificate."""
 
     certificate: str
     """The certificate as PEM."""

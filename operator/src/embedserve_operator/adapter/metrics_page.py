@@ -21,7 +21,7 @@ _TYPE = b"# TYPE "
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """Holds the families of a page, unparsed."""
+    """The families of a page, unparsed."""
 
     gauges: Mapping[str, str]
     """The text of each gauge by its name, including its TYPE line."""

@@ -25,7 +25,7 @@ OBJECT_RESOURCES = {"services": ("Service", "v1"), f"{PLURAL}.{GROUP}": (KIND, A
 
 @dataclass(frozen=True, slots=True)
 class DescribedObject:
-    """Identifies the object that a metric value describes."""
+    """The object that a metric value describes."""
 
     kind: str
     api_version: str
@@ -34,7 +34,7 @@ class DescribedObject:
 
 @dataclass(frozen=True, slots=True)
 class MetricQuery:
-    """Holds what the autoscaler asks for."""
+    """A query of an autoscaler."""
 
     namespace: str
     metric: str

@@ -27,7 +27,7 @@ _PRIORITY = 100
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """Holds what was seen in one look at the cluster."""
+    """The state of the registration in one look at the cluster."""
 
     is_ready: bool
     """Indicates that a replica of the adapter is ready."""
@@ -43,7 +43,7 @@ class RegistrationState:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMemory:
-    """Holds what has to be remembered from one look to the next. Times are those of the monotonic clock."""
+    """The facts that are remembered from one look to the next. Times are those of the monotonic clock."""
 
     bad_since: float | None = None
     """Since when the registered API has not worked."""
@@ -55,7 +55,7 @@ class RegistrationMemory:
 
 @dataclass(frozen=True, slots=True)
 class NoChange:
-    """Says that nothing is to be done; `reason` says why nothing is registered, or what is wrong with what is."""
+    """The decision to do nothing; `reason` says why nothing is registered, or what is wrong with what is."""
 
     verb: ClassVar[str] = "keep"
     reason: str = ""
@@ -63,7 +63,7 @@ class NoChange:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Says that the API is to be registered, or that its certificates are to be renewed."""
+    """The decision to register the API, or to renew its certificates."""
 
     verb: ClassVar[str] = "register"
     manifest: Manifest
@@ -72,7 +72,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Says that the registration is to be taken back; `reason` says why."""
+    """The decision to take the registration back; `reason` says why."""
 
     verb: ClassVar[str] = "withdraw"
     reason: str

@@ -121,7 +121,7 @@ def build_application(api: MetricsApi, authenticator: FrontProxyAuthenticator) -
 
 
 class TlsListener:
-    """Holds the open port with its TLS context."""
+    """The open port with its TLS context."""
 
     def __init__(self, runner: web.AppRunner, port: int) -> None:
         self._runner = runner

@@ -9,7 +9,7 @@ from embedserve_operator.kube.views.pods import Pod
 
 @dataclass(frozen=True, slots=True)
 class ScrapeTarget:
-    """Identifies a pod that exists and can be asked for its metrics."""
+    """A pod that exists and can be asked for its metrics."""
 
     uid: str
     name: str

@@ -20,7 +20,7 @@ AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
 
 @dataclass(frozen=True, slots=True)
 class ClientRules:
-    """Says which clients speak for the API server."""
+    """The rules by which clients speak for the API server."""
 
     authority: str
     """PEM of the authority that signs their certificates."""

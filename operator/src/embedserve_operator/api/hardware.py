@@ -32,7 +32,7 @@ Architecture = Literal["amd64", "arm64"]
 
 
 class HardwareClass(Model):
-    """Describes the nodes and settings that a name in `spec.hardware.class` stands for."""
+    """The nodes and settings that a name in `spec.hardware.class` stands for."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -18,7 +18,7 @@ CEL_KEY = "x-kubernetes-validations"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Defines one rule.
+    """A validation rule.
 
     As an annotation of a field it checks the value, in `Model.rules` the whole object.
     """

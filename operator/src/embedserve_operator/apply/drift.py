@@ -29,7 +29,7 @@ _MAX_REMEMBERED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Names a value of a live object that is not as wanted."""
+    """A value of a live object that is not as wanted."""
 
     path: str
     live: Any

@@ -182,7 +182,7 @@ def _describe_connection_error(error: Exception) -> str:
 
 
 class _ProgressResponse(View):
-    """Holds what a pod answers about the progress of its fetch."""
+    """A pod's answer about the progress of its fetch."""
 
     phase: Text
     bytes_done: Count
@@ -205,7 +205,7 @@ def _parse_progress(status: int, answer: str) -> FetchProgress | None:
 
 
 class _SelfCheckResponse(View):
-    """Holds what a pod answers to a self-check."""
+    """A pod's answer to a self-check."""
 
     vector_space: Text = Field(alias="vector_space")
     former_vector_space: Text = Field(alias="former_vector_space")

@@ -33,7 +33,7 @@ _SERVING_KINDS = frozenset({"Deployment", "Service"})
 
 @dataclass(frozen=True, slots=True)
 class ApplyFailure:
-    """Says why a child could not be made what it should be."""
+    """The reason why a child could not be made what it should be."""
 
     reason: str
     message: str

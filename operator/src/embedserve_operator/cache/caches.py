@@ -10,7 +10,7 @@ from embedserve_operator.cache.objects import ObjectCache
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Holds what the watches have seen."""
+    """The caches of what the watches have seen."""
 
     objects: ObjectCache
     """Resources, their children and their pods."""

@@ -11,7 +11,7 @@ from embedserve_operator.state.nodes import ClusterState, NodeState
 
 
 class ClusterCache:
-    """Holds what is known about the cluster as a whole.
+    """The cache of what is known about the cluster as a whole.
 
     Its methods return whether anything changed: nodes report their health all the time, and none of that
     matters here.

@@ -20,7 +20,7 @@ _FAILED_CREATE = "FailedCreate"
 
 
 class JobEvents:
-    """Holds what events say about the Jobs of each resource that have no pods."""
+    """The messages of events about the Jobs of each resource that have no pods."""
 
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube

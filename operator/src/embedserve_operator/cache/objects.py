@@ -37,9 +37,7 @@ KINDS = (RESOURCE, *CHILD_KINDS, *CLAIM_KINDS, POD)
 
 
 class ObjectCache:
-    """Holds objects by kind and by the resource that they belong to; those around a claim are held by the
-    claim.
-    """
+    """The cache of objects by kind and by the resource that they belong to; those of a claim belong to the claim."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[ObjectKey, dict[str, _CachedObject]]] = {

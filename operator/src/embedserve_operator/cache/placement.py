@@ -18,7 +18,7 @@ from embedserve_operator.state.nodes import NodeRequirements, NodeState, match_n
 
 @dataclass(frozen=True, slots=True)
 class _Placement:
-    """Holds what of the cluster a spec depends on."""
+    """The part of the cluster that a spec depends on."""
 
     requirements: NodeRequirements
     runtime_class: str | None

@@ -12,7 +12,7 @@ _UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 class Row(NamedTuple):
-    """Holds one line of the table as text.
+    """A line of the table as text.
 
     `size` is that of the model's files; `age` counts from when the space took the name, or lost it.
     """

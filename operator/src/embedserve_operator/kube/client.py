@@ -38,7 +38,7 @@ _PAGE = 100
 
 
 class KubeClient:
-    """Holds a connection to the API server. Use it as an asynchronous context manager."""
+    """A connection to the API server. Use it as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -334,13 +334,13 @@ def _format_bool(value: bool) -> str:
 
 
 class _ContextDetails(View):
-    """Holds what is read of a context of a kubeconfig."""
+    """The fields that are read of a context of a kubeconfig."""
 
     namespace: Text
 
 
 class _CurrentContext(View):
-    """Holds the current context of a kubeconfig, as the client library returns it."""
+    """The current context of a kubeconfig, as the client library returns it."""
 
     context: Part[_ContextDetails]
 

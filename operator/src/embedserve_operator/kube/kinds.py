@@ -11,7 +11,7 @@ from embedserve_operator.api.types import GROUP, KIND, PLURAL, VERSION
 
 @dataclass(frozen=True, slots=True)
 class ApiKind:
-    """Says where the API serves a kind."""
+    """The API path of a kind."""
 
     group: str
     version: str

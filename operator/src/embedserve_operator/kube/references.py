@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ObjectKey(NamedTuple):
-    """Identifies a resource by its namespace and name."""
+    """The namespace and name of a resource."""
 
     namespace: str
     name: str
@@ -16,7 +16,7 @@ class ObjectKey(NamedTuple):
 
 
 class ChildRef(NamedTuple):
-    """Identifies a child object inside the namespace of its resource."""
+    """A reference to a child object inside the namespace of its resource."""
 
     kind: str
     name: str

@@ -39,7 +39,7 @@ kind: an unknown field, or two items with one key in a list that is a map.
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """Holds one request to the API server."""
+    """A request to the API server."""
 
     method: str
     path: str

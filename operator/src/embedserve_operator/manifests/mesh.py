@@ -15,7 +15,7 @@ from embedserve_operator.settings import Mesh, RenderSettings
 
 
 class _PortAnnotations(NamedTuple):
-    """Names the annotations by which a sidecar leaves ports alone."""
+    """The annotations by which a sidecar leaves ports alone."""
 
     inbound: str
     outbound: str

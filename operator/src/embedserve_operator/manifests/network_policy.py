@@ -69,7 +69,7 @@ def build_fetch_policy(
 
 @dataclass(frozen=True, slots=True)
 class _PolicyRules:
-    """Says over which pods a policy is, who may reach them, and what they may reach."""
+    """The pods of a policy, the peers that may reach them, and those that they may reach."""
 
     selector: Manifest
     ingress: list[Manifest]

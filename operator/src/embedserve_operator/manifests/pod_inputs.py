@@ -13,7 +13,7 @@ from embedserve_operator.state.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class PodInputs:
-    """Holds everything that decides what the pods of one revision of a resource are."""
+    """Everything that decides what the pods of one revision of a resource are."""
 
     resource: Resource
     spec: EmbeddingServiceSpec

@@ -23,7 +23,7 @@ TMP_VOLUME = "tmp"
 
 @dataclass(frozen=True, slots=True)
 class ModelVolume:
-    """Describes the volume that a service keeps its models on, as `plan.model_volume` has decided."""
+    """The volume that a service keeps its models on, as `plan.model_volume` has decided."""
 
     claim: str
     is_own: bool

@@ -29,7 +29,7 @@ def is_reason(text: str) -> bool:
 
 
 class ReportedMemory(View):
-    """Holds what a fetch says about the memory that its model takes."""
+    """The report of a fetch on the memory that its model takes."""
 
     fixed_bytes: Count
     loading_bytes: Count
@@ -49,7 +49,7 @@ class ReportedTask(View):
 
 
 class ReportedModel(View):
-    """Holds what a fetch says about the model that it found."""
+    """The report of a fetch on the model that it found."""
 
     source: Text
     revision: Text
@@ -68,7 +68,7 @@ class ReportedModel(View):
 
 
 class ReportedVariant(View):
-    """Holds what a conversion says about one precision."""
+    """The report of a conversion on one precision."""
 
     precision: Text
     published: Flag
@@ -81,7 +81,7 @@ class ReportedVariant(View):
 
 
 class ReportedConversion(View):
-    """Holds what a conversion says about its outcome."""
+    """The report of a conversion on its outcome."""
 
     artifact: Text
     vector_space: Text
@@ -94,9 +94,8 @@ class ReportedConversion(View):
 
 
 class TerminationMessage(View):
-    """Holds the message that a container of the runtime ends with: a reason and a message where it fails, a
-    report where it succeeds.
-    """
+    """The message that a container of the runtime ends with: a reason and a message where it fails, a report where it
+    succeeds."""
 
     reason: Text
     message: Text

@@ -42,7 +42,7 @@ from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 @dataclass(frozen=True, slots=True)
 class VolumeObjects:
-    """Holds what the watches have seen of the claim of a resource, with the Jobs that fill it."""
+    """The claim of a resource as the watches have seen it, with the Jobs that fill it."""
 
     jobs: Iterable[Job] = ()
     pods: Iterable[Pod] = ()
@@ -54,7 +54,7 @@ class VolumeObjects:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedObjects:
-    """Holds the objects of one resource as the watches have received them."""
+    """The objects of one resource as the watches have received them."""
 
     resource: EmbeddingServiceObject
     children: Iterable[Received] = ()

@@ -9,9 +9,8 @@ from embedserve_operator.state.pods import PodState
 
 @dataclass(frozen=True, slots=True)
 class ReplicasOwnershipTransfer:
-    """Passes the ownership of `spec.replicas` of a Deployment to the second field manager of the operator, which writes
-    the number that the Deployment's manifest does not send.
-    """
+    """The transfer of the ownership of `spec.replicas` of a Deployment to the second field manager of the operator,
+    which writes the number that the Deployment's manifest does not send."""
 
     deployment: str
     replicas: int
@@ -19,7 +18,7 @@ class ReplicasOwnershipTransfer:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementTime:
-    """Holds the annotation of a Deployment with the time at which the Service switched to another model."""
+    """The annotation of a Deployment with the time at which the Service switched to another model."""
 
     deployment: str
     replaced_at: str | None
@@ -28,7 +27,7 @@ class ReplacementTime:
 
 @dataclass(frozen=True, slots=True)
 class PodMessage:
-    """Tells a pod which vector space the service has switched to."""
+    """The message to a pod that names the vector space which the service has switched to."""
 
     pod: PodState
     space: str
@@ -38,14 +37,14 @@ class PodMessage:
 
 @dataclass(frozen=True, slots=True)
 class SelfCheckRequest:
-    """Requests the self-check of a pod."""
+    """A request for the self-check of a pod."""
 
     pod: PodState
 
 
 @dataclass(frozen=True, slots=True)
 class PodLabel:
-    """Says which vector space a pod is to be labelled with."""
+    """The vector space that a pod is to be labelled with."""
 
     pod: PodState
     space: str

@@ -13,7 +13,7 @@ from embedserve_operator.plan.upgrade_cases import UpgradeStep, is_deferred
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Holds what was decided about a spec that can be carried out."""
+    """The decision about a spec that can be carried out."""
 
     inputs: PlanInput
     preparation: Preparation

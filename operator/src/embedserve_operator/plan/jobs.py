@@ -38,7 +38,7 @@ _ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
 
 @dataclass(frozen=True, slots=True)
 class DesiredJob:
-    """Describes a Job that should have succeeded before pods serve."""
+    """A Job that should have succeeded before pods serve."""
 
     manifest: Manifest
     task: JobTask
@@ -58,7 +58,7 @@ class DesiredJob:
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """Says how far one Job is, and what is to be done about it."""
+    """The progress of one Job, and what is to be done about it."""
 
     desired: DesiredJob
     phase: JobPhase

@@ -22,7 +22,7 @@ from embedserve_operator.state.resource import Child
 
 @dataclass(frozen=True, slots=True)
 class SpecRefusal:
-    """Says why a spec is not carried out; everything that serves stays as it is."""
+    """The reason why a spec is not carried out; everything that serves stays as it is."""
 
     failure: Failure
     blocked_change: Decision | None = None
@@ -31,7 +31,7 @@ class SpecRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Says what is to be done about one resource."""
+    """Everything that is to be done about one resource."""
 
     outcome: Decision | SpecRefusal | None
     """The decision about the spec, for the status; None where this version of the operator cannot read the spec."""

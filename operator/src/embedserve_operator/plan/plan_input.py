@@ -12,7 +12,7 @@ from embedserve_operator.state.observed import ObservedState
 
 @dataclass(frozen=True, slots=True)
 class PlanInput:
-    """Holds what a plan is made from; nothing of it changes while the plan is made."""
+    """The facts that a plan is made from; none of them changes while the plan is made."""
 
     observed: ObservedState
     spec: EmbeddingServiceSpec

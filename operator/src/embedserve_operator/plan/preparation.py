@@ -46,7 +46,7 @@ NOT_STORED = "ModelNotStored"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Says how far the volume of models has been prepared."""
+    """The progress of preparing the volume of models."""
 
     volume: ModelVolume | None = None
     """The volume of models; None where each pod fetches for itself, and nothing is prepared."""
@@ -82,7 +82,7 @@ NOTHING_TO_PREPARE = Preparation()
 
 @dataclass(frozen=True, slots=True)
 class _VolumeInputs:
-    """Holds what the steps on a volume of models are planned from."""
+    """The facts that the steps on a volume of models are planned from."""
 
     observed: ObservedState
     spec: EmbeddingServiceSpec
@@ -105,7 +105,7 @@ class _VolumeInputs:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedJob:
-    """Holds a step with the configuration of its Job."""
+    """A step with the configuration of its Job."""
 
     step: JobStep
     config: Manifest

@@ -24,7 +24,7 @@ from embedserve_operator.state.workloads import DeploymentState
 
 @dataclass(frozen=True, slots=True)
 class RevisionManifests:
-    """Holds the manifests that a revision has for itself."""
+    """The manifests that a revision has for itself."""
 
     spec: EmbeddingServiceSpec
     """The spec that they were rendered from."""

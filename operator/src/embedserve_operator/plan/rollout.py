@@ -36,7 +36,7 @@ from embedserve_operator.state.workloads import DeploymentState
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Describes the change from one revision to another."""
+    """The change from one revision to another."""
 
     desired: str
     serving: str
@@ -82,7 +82,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class DesiredRevision:
-    """Holds what the manifest asks for, as far as the decision needs it."""
+    """The revision that the manifest asks for, as far as the decision needs it."""
 
     revision: str
     fingerprint: str

@@ -37,7 +37,7 @@ vector space exists.
 
 
 class RolloutFacts(NamedTuple):
-    """Holds what decides whether the desired revision takes over from another one."""
+    """The facts that decide whether the desired revision takes over from another one."""
 
     policy: Policy
     """The value of `spec.rollout.onNewVectorSpace`; InPlace too where only one pod can mount the volume of models."""
@@ -51,7 +51,7 @@ class RolloutFacts(NamedTuple):
 
 
 class _RolloutCase(NamedTuple):
-    """Maps facts to a state; None stands for any value."""
+    """A row of the table from facts to a state; None stands for any value."""
 
     state: RolloutState
     policy: frozenset[str] | None = None

@@ -28,7 +28,7 @@ _WHOLE_FIELDS = frozenset({"resources", "autoscaling"})
 
 @dataclass(frozen=True, slots=True)
 class ServedSpec:
-    """Holds the manifest of a revision that serves meanwhile."""
+    """The manifest of a revision that serves meanwhile."""
 
     spec: EmbeddingServiceSpec
     followed: str
@@ -36,7 +36,7 @@ class ServedSpec:
 
 
 class _Followed(View):
-    """Holds how far a Deployment has followed a manifest that asks for another model."""
+    """The extent to which a Deployment has followed a manifest that asks for another model."""
 
     revision: Text
     settings: dict[str, Any] = Field(default_factory=dict)

@@ -23,7 +23,7 @@ from embedserve_operator.state.workloads import DeploymentState
 
 
 class TemplateInputs(NamedTuple):
-    """Holds what decides a pod template besides the spec and the settings."""
+    """The facts that decide a pod template besides the spec and the settings."""
 
     model_size: ModelSize | None
     """Size of the model; None as long as it is not known."""

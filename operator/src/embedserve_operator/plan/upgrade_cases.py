@@ -38,7 +38,7 @@ def is_deferred(step: UpgradeStep) -> bool:
 
 
 class UpgradeFacts(NamedTuple):
-    """Holds what decides about an upgrade of one Deployment."""
+    """The facts that decide about an upgrade of one Deployment."""
 
     phase: UpgradePhase
     """The phase that is annotated on the Deployment."""
@@ -49,7 +49,7 @@ class UpgradeFacts(NamedTuple):
 
 
 class _UpgradeCase(NamedTuple):
-    """Maps facts to a step; None stands for any value."""
+    """A row of the table from facts to a step; None stands for any value."""
 
     step: UpgradeStep
     phase: frozenset[str] | None = None

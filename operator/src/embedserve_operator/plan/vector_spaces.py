@@ -24,7 +24,7 @@ MAX_COMPUTES = 10
 
 @dataclass(frozen=True, slots=True)
 class PreviousVectorSpace:
-    """Describes a vector space that was served before. Times are seconds since 1970."""
+    """A vector space that was served before. Times are seconds since 1970."""
 
     space: str
     revision: str
@@ -35,7 +35,7 @@ class PreviousVectorSpace:
 
 @dataclass(frozen=True, slots=True)
 class RetainedRevision:
-    """Says that the pods of a previous vector space stay, and until when."""
+    """A revision of a previous vector space whose pods stay for a time."""
 
     previous: PreviousVectorSpace
     until: int

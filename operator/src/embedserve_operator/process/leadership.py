@@ -25,7 +25,7 @@ MAX_SILENCE_SECONDS = 30.0
 
 
 class Leadership:
-    """Gives the main loop access to the Lease; `LeaderElector` says what the methods do."""
+    """The main loop's access to the Lease; `LeaderElector` says what the methods do."""
 
     def __init__(self, elector: LeaderElector, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` is the one that runs on the other thread."""
@@ -81,7 +81,7 @@ async def run_election(
 
 
 class _LoopHeartbeat:
-    """Gives a heartbeat of the loop that it runs on, which any thread may read."""
+    """A heartbeat of the loop that it runs on, which any thread may read."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

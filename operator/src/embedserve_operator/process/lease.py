@@ -33,7 +33,7 @@ LeaseStep = Literal["create", "take", "renew", "wait"]
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """Holds the Lease as it was last read, and when this process first saw it like that."""
+    """The Lease as it was last read, and when this process first saw it like that."""
 
     lease: Lease | None
     since: float
@@ -127,7 +127,7 @@ def _read_version(lease: Lease | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Describes the process that wants to lead."""
+    """The process that wants to lead."""
 
     identity: str
     """The name under which it holds the Lease."""

@@ -36,7 +36,7 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
 
 
 class OperatorMetrics:
-    """Holds the metrics of one process."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedNamespaces:
-    """Holds the namespaces that are watched."""
+    """The namespaces that are watched."""
 
     def __init__(self, kube: KubeClient, configured: tuple[str, ...]) -> None:
         """`configured` are the configured namespaces; none stands for all that there are."""

@@ -61,7 +61,7 @@ _MAX_SILENT_AUDITS = 4
 
 
 class Monitors(NamedTuple):
-    """Holds what the process says about itself."""
+    """The health checks and metrics of the process."""
 
     heartbeats: HeartbeatMonitor
     metrics: OperatorMetrics
@@ -150,7 +150,7 @@ async def _work_as_leader(
 
 
 class _Components(NamedTuple):
-    """Holds the caches, the queue, the audit and the namespaces of a leading process."""
+    """The caches, the queue, the audit and the namespaces of a leading process."""
 
     caches: Caches
     queue: WorkQueue[ObjectKey]

@@ -46,7 +46,7 @@ _MAX_EVENTS_POLLS_PER_SECOND = 2.0
 
 
 class ApiConnections(NamedTuple):
-    """Holds the clients of the API server and of the management API of pods."""
+    """The clients of the API server and of the management API of pods."""
 
     kube: KubeClient
     pod_client: PodClient

@@ -15,7 +15,7 @@ class MemoryShortage:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Says why a pod does not serve, or why a spec cannot be carried out."""
+    """The reason why a pod does not serve, or why a spec cannot be carried out."""
 
     reason: str
     """Machine-readable reason in CamelCase."""

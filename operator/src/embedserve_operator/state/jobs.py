@@ -17,7 +17,7 @@ JobPhase = Literal["Running", "Succeeded", "Failed"]
 
 @dataclass(frozen=True, slots=True)
 class VariantReport:
-    """Compares a converted variant with plain float32."""
+    """A comparison of a converted variant with plain float32."""
 
     precision: str
     published: bool
@@ -32,7 +32,7 @@ class VariantReport:
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Holds what a conversion Job reported about its result."""
+    """The result of a conversion Job, as it reported it."""
 
     artifact: str | None
     vector_space: str | None
@@ -52,7 +52,7 @@ class ConversionResult:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Holds the parts of a Job that decisions rest on."""
+    """The parts of a Job that decisions rest on."""
 
     name: str
     uid: str
@@ -81,7 +81,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """Holds the parts of a PersistentVolumeClaim that decisions rest on."""
+    """The parts of a PersistentVolumeClaim that decisions rest on."""
 
     name: str
     uid: str

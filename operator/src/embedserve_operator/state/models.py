@@ -9,7 +9,7 @@ from embedserve_operator.api.status import AdapterTask, ModelMemory
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Holds how large a model is: its files, and what it takes in memory where the runtime has planned that."""
+    """The size of a model: its files, and what it takes in memory where the runtime has planned that."""
 
     file_bytes: int
     memory: ModelMemory | None = None
@@ -17,7 +17,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """Holds what a pod's fetch container reported about the model that it put into the store."""
+    """The report of a pod's fetch container on the model that it put into the store."""
 
     source: str
     revision: str | None
@@ -55,7 +55,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """Holds what a Job has found out about the model of a revision, before its pods report anything."""
+    """The facts that a Job has found out about the model of a revision, before its pods report anything."""
 
     revision: str
     report: ModelReport

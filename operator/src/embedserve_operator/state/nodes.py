@@ -16,7 +16,7 @@ from embedserve_operator.api.pods import Toleration
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """Describes a taint of a node."""
+    """A taint of a node."""
 
     key: str
     value: str
@@ -28,7 +28,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """Holds the parts of a node that placement rests on."""
+    """The parts of a node that placement rests on."""
 
     name: str
     labels: Mapping[str, str]
@@ -54,7 +54,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Holds what is known about the cluster as a whole."""
+    """The facts that are known about the cluster as a whole."""
 
     nodes: tuple[NodeState, ...] | None = None
     """The nodes; None where they are not watched."""
@@ -73,7 +73,7 @@ UNKNOWN_CLUSTER = ClusterState()
 
 @dataclass(frozen=True, slots=True)
 class NodeRequirements:
-    """Holds what pods require of a node."""
+    """The requirements that pods have of a node."""
 
     capabilities: tuple[str, ...]
     accelerator_labels: Mapping[str, tuple[str, ...]]
@@ -103,7 +103,7 @@ class NodeRequirements:
 
 @dataclass(frozen=True, slots=True)
 class NodeMatches:
-    """Holds the nodes, sorted by what keeps the pods away from them."""
+    """The nodes, sorted by what keeps the pods away from them."""
 
     fitting: tuple[str, ...]
     """The names of the nodes that may take the pods."""

@@ -17,7 +17,7 @@ from embedserve_operator.state.workloads import AutoscalerState, DeploymentState
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """Holds everything that `plan` may look at."""
+    """Everything that `plan` may look at."""
 
     resource: Resource
     children: tuple[Child, ...] = ()

@@ -11,7 +11,7 @@ from embedserve_operator.state.models import ModelReport
 
 @dataclass(frozen=True, slots=True)
 class SelfCheckResult:
-    """Holds the result of a pod's self-check of its vectors."""
+    """The result of a pod's self-check of its vectors."""
 
     space: str | None
     """The identity of the vector space of the pod; None when the pod could not be asked."""
@@ -28,7 +28,7 @@ class SelfCheckResult:
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """Says how far a fetch has come, as its pod answered when it was last asked."""
+    """The progress of a fetch, as its pod answered when it was last asked."""
 
     phase: str
     """Human-readable description of what the fetch is doing."""
@@ -45,7 +45,7 @@ class FetchProgress:
 
 @dataclass(frozen=True, slots=True)
 class FetchingPod:
-    """Identifies a pod that is fetching now and can be asked for its progress."""
+    """A pod that is fetching now and can be asked for its progress."""
 
     name: str
     address: str
@@ -54,7 +54,7 @@ class FetchingPod:
 
 
 class PodReplies(NamedTuple):
-    """Holds what has passed between the operator and one run of a pod's container."""
+    """The replies of one run of a pod's container to the operator."""
 
     self_check: SelfCheckResult | None = None
     announced_space: str | None = None
@@ -68,7 +68,7 @@ ServingPhase = Literal["Pending", "Fetching", "Loading", "Ready", "Terminating"]
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """Holds the parts of a pod that decisions rest on."""
+    """The parts of a pod that decisions rest on."""
 
     name: str
     revision: str

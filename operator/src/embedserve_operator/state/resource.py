@@ -13,7 +13,7 @@ from embedserve_operator.kube.views.objects import Object
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Holds the user's EmbeddingService."""
+    """The user's EmbeddingService."""
 
     key: ObjectKey
     uid: str
@@ -31,7 +31,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """Holds a child object that exists."""
+    """A child object that exists."""
 
     ref: ChildRef
     uid: str

@@ -13,7 +13,7 @@ these do not become ready. Empty otherwise.
 
 @dataclass(frozen=True, slots=True)
 class UpgradeProgress:
-    """Counts the other services whose pods an upgrade replaces."""
+    """The numbers of other services whose pods an upgrade replaces."""
 
     rolling: int = 0
     failed: int = 0

@@ -10,7 +10,7 @@ from embedserve_operator.state.upgrades import UpgradePhase
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """Holds the parts of a Deployment that decisions rest on."""
+    """The parts of a Deployment that decisions rest on."""
 
     name: str
     revision: str
@@ -71,7 +71,7 @@ class DeploymentState:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerState:
-    """Holds the parts of a HorizontalPodAutoscaler that decisions rest on."""
+    """The parts of a HorizontalPodAutoscaler that decisions rest on."""
 
     target: str
     """The name of the Deployment that it scales."""

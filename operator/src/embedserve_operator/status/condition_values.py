@@ -13,7 +13,7 @@ from embedserve_operator.state.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class ConditionValue:
-    """Holds a condition without its times."""
+    """A condition without its times."""
 
     type: Literal[
         "Ready",

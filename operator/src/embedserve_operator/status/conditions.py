@@ -35,7 +35,7 @@ SUSPENDED = "Suspended"
 
 @dataclass(frozen=True, slots=True)
 class ConditionInputs:
-    """Holds what the conditions of a readable resource rest on."""
+    """The facts that the conditions of a readable resource rest on."""
 
     rollout: Rollout
     blocked_change: Rollout | None

@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """Holds what all requests of the process share.
+    """The state that all requests of the process share.
 
     model_name: the name of the model in answers. metrics_page: renders `/metrics`. http_workers: the number of
     processes that serve HTTP, this one included. takes_openai_token_ids: whether `/v1/embeddings` takes arrays of token
@@ -65,7 +65,7 @@ class ServerContext:
 
 
 class RequestContext:
-    """Holds the facts about one request that are counted, logged and traced when it ends.
+    """The facts about one request that are counted, logged and traced when it ends.
 
     headers: by lower-case name. body: set once it is read. is_body_wanted: set once it is about to be read; a client
     with `Expect: 100-continue` waits for that. facts: filled in while the request is handled.

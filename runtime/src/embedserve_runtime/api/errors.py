@@ -68,7 +68,7 @@ class MethodNotAllowed(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """Describes how an error class is answered over HTTP.
+    """The HTTP answer to a class of errors.
 
     tei: TEI's `error_type`. openai: OpenAI's `type`. cause: TEI's label of `te_request_failure`.
     """

@@ -38,7 +38,7 @@ OPERATOR_KEYS_FILE = "operator-keys.json"
 
 
 class RuntimeConfig(BaseSettings):
-    """Holds all settings, which do not change after the start."""
+    """All settings, which do not change after the start."""
 
     model_config = SettingsConfigDict(
         extra="forbid",

@@ -21,7 +21,7 @@ class MeasuredParity:
 
 @dataclass(frozen=True, slots=True)
 class EngineDescription:
-    """Describes an engine and how it computes, for logs, `/info` and metrics.
+    """The kind of an engine and how it computes, for logs, `/info` and metrics.
 
     kind: onnx, torch or static. precision: of weights and products, `as stored` where a file decides.
     attention: its implementation, None where the engine has only one.

@@ -125,13 +125,13 @@ class Submit(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """Aborts a request whose client waits no longer."""
+    """The end of a request whose client waits no longer."""
 
     request_id: int
 
 
 class MeterReused(Message, frozen=True):
-    """Counts inputs of a client that were answered by what ran for another request.
+    """The number of inputs of a client that were answered by what ran for another request.
 
     A RequestCompleted without results answers it, or a RequestFailed where the client has used up its rate.
     """
@@ -161,7 +161,7 @@ class Configure(Message, frozen=True):
 
 
 class StatusChanged(Message, frozen=True):
-    """Reports the status of the server to front ends.
+    """The status of the server, for front ends.
 
     status: a pickled `ServerStatus`.
     """
@@ -176,7 +176,7 @@ class ModelOpened(Message, frozen=True):
 
 
 class QueueDepthChanged(Message, frozen=True):
-    """Reports the depth of the queue to front ends."""
+    """The depth of the queue, for front ends."""
 
     queue_depth: QueueDepth
 

@@ -24,7 +24,7 @@ class NormKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Describes a normalization.
+    """A normalization.
 
     bias: LAYER only. unit_offset: the stored weight is w - 1 (Gemma).
     """
@@ -211,7 +211,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """Describes what each layer reads of the embeddings beside its input (Gemma's per-layer embeddings).
+    """The values that each layer reads of the embeddings beside its input (Gemma's per-layer embeddings).
 
     Of the embeddings e: s = norm(scale * P e) of each layer, (width,); parameters `layer_inputs.projection.weight`
     (layers * width, hidden), layer after layer, and `layer_inputs.norm.weight`. A layer's output y becomes

@@ -67,7 +67,7 @@ class TokenizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueryRoute:
-    """Describes the encoding of queries, where it differs from that of documents.
+    """The encoding of queries, where it differs from that of documents.
 
     card: of the model that queries alone would see; its prompts and vector space are those of the whole.
     default: `routes.QUERY` or `routes.DOCUMENT`, what an input is that is called neither; None: it must be called one.
@@ -81,7 +81,7 @@ class QueryRoute:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Describes a model and how it is run.
+    """A description of a model and of how it is run.
 
     encoder_path: the folder of the encoder's tensors inside the model's, as `ModelTensors` takes it.
     source: the folder or repository as it was asked for; revision: the commit, or "local".

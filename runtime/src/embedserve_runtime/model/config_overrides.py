@@ -87,7 +87,7 @@ def resolve_rows_pipeline(width: int, settings: ModelSettings, layout: ModelLayo
 
 
 class MaxLength(NamedTuple):
-    """Holds how many tokens an input may have.
+    """The number of tokens that an input may have.
 
     effective: by the service's settings. from_files: by the model's files alone.
     """

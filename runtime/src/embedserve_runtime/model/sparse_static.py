@@ -25,7 +25,7 @@ TENSOR = "weight"
 
 @dataclass(frozen=True, slots=True)
 class SparseStaticTable:
-    """Describes a table of token weights, which is read without special tokens, at most `max_length` of the others.
+    """A table of token weights, which is read without special tokens, at most `max_length` of the others.
 
     vocabulary: token ids from 0 on, which are also the columns.
     """

@@ -39,7 +39,7 @@ Tensor = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StaticTable:
-    """Describes how a static model reads its table of token vectors.
+    """The layout of a static model's table of token vectors.
 
     tensor: the name of the table among the tensors.
     vocabulary: token ids from 0 on; dimensions: length of a row.

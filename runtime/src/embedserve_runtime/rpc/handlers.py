@@ -86,7 +86,7 @@ class _ResponseWithHeaders(NamedTuple, Generic[A]):
 
 
 class RpcContext(NamedTuple):
-    """Holds what the methods of all services share."""
+    """The state that the methods of all services share."""
 
     server: ServerContext
     memory: MessageMemory

@@ -53,7 +53,7 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """Keeps the buckets of the clients. Times are seconds of one monotonic clock."""
+    """The buckets of the clients. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[tuple[str, str, int], TokenBucket] = OrderedDict()

@@ -152,7 +152,7 @@ class _BatchBuilder:
 
 
 class RequestQueue:
-    """Holds the requests that wait, and forms batches of them by the rules of this module.
+    """A queue of the requests that wait, which forms batches of them by the rules of this module.
 
     Not thread-safe: the caller holds one lock around every call.
     """

@@ -22,7 +22,7 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Readiness:
-    """Holds whether the process serves. phase: with a message about it.
+    """The state of the process: whether it serves. phase: with a message about it.
 
     The service exists in READY and DRAINING: a draining process still serves. In BROKEN the engine does not answer any
     more, and the process is about to end.

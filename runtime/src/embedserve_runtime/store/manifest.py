@@ -27,7 +27,7 @@ class StoredFile(_Stored):
 
 
 class Manifest(_Stored):
-    """Lists the files of a stored folder, in the order of their paths, and where they came from.
+    """The files of a stored folder, in the order of their paths, and where they came from.
 
     source, revision, commit: where it was fetched from first. licence: as the source names it. vector_spaces: the
     identities that were found when it was fetched. made_from: digest of the model that an artifact was made from.

@@ -21,7 +21,7 @@ SILENT_AFTER_S = 30.0
 
 
 class Writer(BaseModel):
-    """Identifies a process: the machine's boot, PID namespace, PID and the start time of that PID.
+    """The identity of a process: the machine's boot, PID namespace, PID and the start time of that PID.
 
     released: the process has ended by itself and left the folder to the next writer.
     """

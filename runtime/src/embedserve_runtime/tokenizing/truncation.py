@@ -13,7 +13,7 @@ Side = Literal["left", "right"]
 
 
 class TruncationRules(Struct, frozen=True):
-    """Says what happens to inputs longer than the model takes: they are refused, or truncated on one side.
+    """The treatment of inputs longer than the model takes: they are refused, or truncated on one side.
 
     max_length: replaces the model's length for single texts where it is lower.
     min_second: for pairs: only the second text is truncated as long as `min_second` of its tokens stay; None truncates

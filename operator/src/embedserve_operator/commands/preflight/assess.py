@@ -19,7 +19,7 @@ _MAX_PERMISSIONS_NAMED = 6
 
 
 class FindingState(StrEnum):
-    """Says how serious a finding is. Only a missing thing makes the command fail."""
+    """The severity of a finding. Only a missing thing makes the command fail."""
 
     OK = "ok"
     LATER = "later"

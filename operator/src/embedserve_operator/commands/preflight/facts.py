@@ -15,7 +15,7 @@ Provider = Literal["auto", "adapter", "keda", "prometheus-adapter", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ApiServiceFact:
-    """Describes an APIService.
+    """An APIService.
 
     `service` is NAMESPACE/NAME of the Service that answers it; it is empty for the API server itself.
     """
@@ -34,7 +34,7 @@ class ApiServiceFact:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Says who holds the Lease, and for how many seconds it has not been renewed.
+    """The holder of the Lease, and the seconds since it was last renewed.
 
     `is_expired` says that this is longer than it lasts.
     """
@@ -46,7 +46,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class FeatureUse:
-    """Counts the services of the cluster that need what not every cluster has."""
+    """The numbers of services in the cluster that need what not every cluster has."""
 
     autoscaling: int = 0
     images: int = 0
@@ -55,7 +55,7 @@ class FeatureUse:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Holds what one look at a cluster has found."""
+    """The facts that one look at a cluster has found."""
 
     version: tuple[int, int] | None
     has_crd: bool
@@ -77,7 +77,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """Says what the caller intends.
+    """The intentions of the caller.
 
     `is_installed` says that the chart has been installed, so that what it brings has to be there.
     """
@@ -88,7 +88,7 @@ class Expectations:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTarget:
-    """Says where the operator is or will be, and under which account.
+    """The place where the operator is or will be, and its account.
 
     An `account` of None asks for the rights of the caller. `namespaces` are those that are watched; empty
     stands for all.

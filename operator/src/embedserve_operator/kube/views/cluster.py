@@ -9,7 +9,7 @@ from embedserve_operator.kube.views.objects import Object, ObjectCondition
 
 
 class NodeTaint(View):
-    """Holds a taint of a node."""
+    """A taint of a node."""
 
     key: Text
     value: Text
@@ -17,27 +17,27 @@ class NodeTaint(View):
 
 
 class NodeSpec(View):
-    """Holds what is read of the spec of a node."""
+    """The fields that are read of the spec of a node."""
 
     taints: Items[NodeTaint]
     unschedulable: Flag
 
 
 class NodeStatus(View):
-    """Holds what is read of the status of a node."""
+    """The fields that are read of the status of a node."""
 
     allocatable: TextMap
 
 
 class Node(Object):
-    """Holds what is read of a node."""
+    """The fields that are read of a node."""
 
     spec: Part[NodeSpec]
     status: Part[NodeStatus]
 
 
 class LeaseSpec(View):
-    """Holds the spec of a Lease."""
+    """The spec of a Lease."""
 
     holder_identity: Text
     lease_duration_seconds: Count
@@ -47,20 +47,20 @@ class LeaseSpec(View):
 
 
 class Lease(Object):
-    """Holds what is read of a Lease."""
+    """The fields that are read of a Lease."""
 
     spec: Part[LeaseSpec]
 
 
 class ServiceReference(View):
-    """Names the Service that answers for an API."""
+    """The name of the Service that answers for an API."""
 
     namespace: Text
     name: Text
 
 
 class APIServiceSpec(View):
-    """Holds what is read of the spec of an APIService."""
+    """The fields that are read of the spec of an APIService."""
 
     group: Text
     service: Part[ServiceReference]
@@ -68,65 +68,65 @@ class APIServiceSpec(View):
 
 
 class APIServiceStatus(View):
-    """Holds what is read of the status of an APIService."""
+    """The fields that are read of the status of an APIService."""
 
     conditions: Items[ObjectCondition]
 
 
 class APIService(Object):
-    """Holds what is read of an APIService: who answers for a version of an API group."""
+    """The fields that are read of an APIService: who answers for a version of an API group."""
 
     spec: Part[APIServiceSpec]
     status: Part[APIServiceStatus]
 
 
 class ReviewStatus(View):
-    """Holds the outcome of an access review."""
+    """The outcome of an access review."""
 
     allowed: Flag
 
 
 class AccessReview(Object):
-    """Holds what is read of an access review that the API server has answered."""
+    """The fields that are read of an access review that the API server has answered."""
 
     status: Part[ReviewStatus]
 
 
 class ServerVersion(View):
-    """Holds what the API server says about its version."""
+    """The version of the API server."""
 
     major: Text
     minor: Text
 
 
 class DiscoveredName(View):
-    """Names a resource or a group that the API server serves."""
+    """The name of a resource or a group that the API server serves."""
 
     name: Text
 
 
 class Discovery(View):
-    """Holds the resources of an API version, or the groups of the API server."""
+    """The resources of an API version, or the groups of the API server."""
 
     resources: Items[DiscoveredName]
     groups: Items[DiscoveredName]
 
 
 class ErrorCause(View):
-    """Holds one fault of the content of a request."""
+    """A fault of the content of a request."""
 
     field: Text
     """Path of the field; empty where the fault is not that of a field."""
 
 
 class ErrorDetails(View):
-    """Holds the faults of the content of a request."""
+    """The faults of the content of a request."""
 
     causes: Items[ErrorCause]
 
 
 class ErrorStatus(View):
-    """Holds what the API server says about a request that failed."""
+    """The API server's answer to a request that failed."""
 
     kind: Text
     message: Text

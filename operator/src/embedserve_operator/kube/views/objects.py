@@ -12,14 +12,14 @@ from embedserve_operator.kube.views.base import Count, Flag, Items, Maybe, Part,
 
 
 class OwnerReference(View):
-    """Says to whom an object belongs."""
+    """A reference to the object that another one belongs to."""
 
     uid: Text
     controller: Flag
 
 
 class Metadata(View):
-    """Holds the metadata of an object."""
+    """The metadata of an object."""
 
     name: Text
     namespace: Text
@@ -49,7 +49,7 @@ class Metadata(View):
 
 
 class Object(View):
-    """Holds what objects of all kinds share."""
+    """The fields that objects of all kinds share."""
 
     kind: Text
     metadata: Part[Metadata]
@@ -61,7 +61,7 @@ class Object(View):
 
 
 class ObjectCondition(View):
-    """Holds one condition of an object's status."""
+    """A condition of an object's status."""
 
     type: Text
     status: Text
@@ -81,46 +81,46 @@ def find_condition(conditions: Iterable[ObjectCondition], kind: str) -> ObjectCo
 
 
 class ConfigMap(Object):
-    """Holds what is read of a ConfigMap."""
+    """The fields that are read of a ConfigMap."""
 
     data: TextMap
     immutable: Flag
 
 
 class Secret(Object):
-    """Holds what is read of the operator's own Secret."""
+    """The fields that are read of the operator's own Secret."""
 
     data: TextMap = Field(repr=False)
 
 
 class ServiceSpec(View):
-    """Holds what is read of the spec of a Service."""
+    """The fields that are read of the spec of a Service."""
 
     selector: TextMap
 
 
 class Service(Object):
-    """Holds what is read of a Service."""
+    """The fields that are read of a Service."""
 
     spec: Part[ServiceSpec]
 
 
 class Event(Object):
-    """Holds what is read of an event."""
+    """The fields that are read of an event."""
 
     message: Text
     last_timestamp: Text
 
 
 class ListMetadata(View):
-    """Holds the metadata of a list."""
+    """The metadata of a list."""
 
     continue_: Text = Field(alias="continue")
     """The token to send for the next part of the list; empty with the last one."""
 
 
 class ObjectList(View):
-    """Holds a list of objects, each as it was received."""
+    """A list of objects, each as it was received."""
 
     metadata: Part[ListMetadata]
     items: Items[dict[str, Any]]

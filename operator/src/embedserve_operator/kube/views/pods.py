@@ -9,41 +9,41 @@ from embedserve_operator.kube.views.objects import Object, ObjectCondition, find
 
 
 class SecretReference(View):
-    """Names a key of a Secret."""
+    """A reference to a key of a Secret."""
 
     name: Text
     key: Text
 
 
 class SecretSource(View):
-    """Says that the value of an environment variable comes from a Secret."""
+    """The Secret that the value of an environment variable comes from."""
 
     secret_key_ref: SecretReference
 
 
 class SecretVariable(View):
-    """Holds an environment variable whose value comes from a Secret; other variables are not read as one."""
+    """An environment variable whose value comes from a Secret; other variables are not read as one."""
 
     name: Text
     value_from: SecretSource
 
 
 class ContainerPort(View):
-    """Holds a port of a container."""
+    """A port of a container."""
 
     name: Text
     container_port: Count
 
 
 class ContainerResources(View):
-    """Holds what a container asks for and may use."""
+    """The resources that a container asks for and may use."""
 
     limits: Quantities
     requests: Quantities
 
 
 class Container(View):
-    """Holds what is read of a container in a pod's spec."""
+    """The fields that are read of a container in a pod's spec."""
 
     name: Text
     resources: Part[ContainerResources]
@@ -53,27 +53,27 @@ class Container(View):
 
 
 class ConfigMapVolumeView(View):
-    """Names the ConfigMap that a volume holds."""
+    """The ConfigMap that a volume holds."""
 
     name: Text
 
 
 class SecretFile(View):
-    """Names a key of a Secret, and the file that it becomes."""
+    """A key of a Secret, and the file that it becomes."""
 
     key: Text
     path: Text
 
 
 class SecretVolumeView(View):
-    """Names the Secret whose keys are files of a volume."""
+    """The Secret whose keys are files of a volume."""
 
     secret_name: Text
     items: Items[SecretFile]
 
 
 class VolumeView(View):
-    """Holds what is read of a pod's volume."""
+    """The fields that are read of a pod's volume."""
 
     name: Text
     config_map: Maybe[ConfigMapVolumeView]
@@ -82,7 +82,7 @@ class VolumeView(View):
 
 
 class PodSpec(View):
-    """Holds what is read of the spec of a pod."""
+    """The fields that are read of the spec of a pod."""
 
     node_name: Text
     runtime_class_name: Text
@@ -104,14 +104,14 @@ class PodSpec(View):
 
 
 class WaitingContainer(View):
-    """Says why a container does not run yet."""
+    """The reason why a container does not run yet."""
 
     reason: Text
     message: Text
 
 
 class TerminatedContainer(View):
-    """Says how a container ended."""
+    """The exit of a container."""
 
     exit_code: Count
     reason: Text
@@ -120,7 +120,7 @@ class TerminatedContainer(View):
 
 
 class ContainerState(View):
-    """Holds the state of a container, which is one of the three."""
+    """The state of a container, which is one of the three."""
 
     waiting: Part[WaitingContainer]
     running: Maybe[Presence]
@@ -128,7 +128,7 @@ class ContainerState(View):
 
 
 class ContainerStatus(View):
-    """Holds what is read of the status of a container."""
+    """The fields that are read of the status of a container."""
 
     name: Text
     restart_count: Count
@@ -142,7 +142,7 @@ class ContainerStatus(View):
 
 
 class PodStatus(View):
-    """Holds what is read of the status of a pod."""
+    """The fields that are read of the status of a pod."""
 
     phase: Text
     reason: Text
@@ -159,7 +159,7 @@ class PodStatus(View):
 
 
 class Pod(Object):
-    """Holds what is read of a pod."""
+    """The fields that are read of a pod."""
 
     spec: Part[PodSpec]
     status: Part[PodStatus]

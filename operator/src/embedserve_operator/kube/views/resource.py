@@ -11,32 +11,32 @@ from embedserve_operator.kube.views.objects import Object
 
 
 class PartialCacheVolume(View):
-    """Holds what is read of a volume that the resource has made for its models."""
+    """The fields that are read of a volume that the resource has made for its models."""
 
     storage_class_name: Maybe[StrictStr]
 
 
 class PartialCache(View):
-    """Says on which claim the resource keeps its models."""
+    """The claim on which the resource keeps its models."""
 
     claim_name: Text
     volume: Maybe[PartialCacheVolume]
 
 
 class PartialModelSource(View):
-    """Says whether a model comes in an image."""
+    """The image that a model comes in, if it does."""
 
     image: Maybe[Presence]
 
 
 class PartialModel(View):
-    """Holds what is read of the model in an unvalidated spec."""
+    """The fields that are read of the model in an unvalidated spec."""
 
     source: Part[PartialModelSource]
 
 
 class PartialSpec(View):
-    """Holds those fields of a spec that must be known even where the rest of it cannot be read."""
+    """The fields of a spec that must be known even where the rest of it cannot be read."""
 
     cache: Part[PartialCache]
     model: Part[PartialModel]
@@ -44,19 +44,19 @@ class PartialSpec(View):
 
 
 class PublishedModel(View):
-    """Names a model by its digest."""
+    """The digest of a model."""
 
     digest: Text
 
 
 class PublishedConversion(View):
-    """Names a conversion by its artifact."""
+    """The artifact of a conversion."""
 
     artifact: Text
 
 
 class PartialStatus(View):
-    """Holds those fields of a status that must be known even where the rest of it cannot be read."""
+    """The fields of a status that must be known even where the rest of it cannot be read."""
 
     fetch: Part[PublishedModel]
     model: Part[PublishedModel]
@@ -64,7 +64,7 @@ class PartialStatus(View):
 
 
 class EmbeddingServiceObject(Object):
-    """Holds the user's resource.
+    """The user's resource.
 
     Its spec and status are kept as they were received: `observe` validates them against the resource's own
     types, and says what is wrong with them. Some fields can be read in any case.

@@ -42,7 +42,7 @@ QKV = FusedQKV | tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class GroupInputs:
-    """Names of what attention over one group of sequences reads.
+    """The names of the values that attention over one group of sequences reads.
 
     blocks: queries, keys and values, (sequences, length, columns). shape: int64, these three. attended_lengths: how
     many leading tokens attention sees, int32 (sequences,), empty for all. distances: what is added by the distance of

@@ -49,7 +49,7 @@ MEMORY_SHARE = 0.1
 
 
 class OutputLevel(IntEnum):
-    """Says how much of a forward pass is read; each level includes the ones before it.
+    """An amount of a forward pass's results that is read; each level includes the ones before it.
 
     ROWS: the head's rows. TOKEN_ROWS: the token head's rows as well. HIDDEN: the hidden states as well.
     """

@@ -176,7 +176,7 @@ class TokenPooling:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """Describes how queries and documents of a multi-vector model are encoded, and which tokens have vectors.
+    """The encoding of queries and documents of a multi-vector model, and which tokens have vectors.
 
     query_prompt, document_prompt: texts put before each input, markers included.
     markers: texts at their beginning that are one token each where the vocabulary has it.
