@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Registrar:
-    """Keeps the adapter registered as long as it works."""
+    """Keeps the adapter registered as long as it works.
+
+    `on_providers` is told at each look who else serves versions of the API.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,6 @@ class Registrar:
         *,
         on_providers: Callable[[tuple[str, ...]], None],
     ) -> None:
-        """`on_providers` is told at each look who else serves versions of the API."""
         self._kube = kube
         self._settings = settings
         self._clock = clock

@@ -41,7 +41,7 @@ class Model(BaseModel):
         return described
 
     def as_wire(self) -> dict[str, Any]:
-        """The value as the API speaks it, without what was not given."""
+        """Return the value as the API speaks it, without what was not given."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 

@@ -21,10 +21,12 @@ _LIFETIME = timedelta(seconds=60)
 
 
 class CallSigner:
-    """Signs calls with the operator's key."""
+    """Signs calls with the operator's key.
+
+    `get_generation` returns a number that is greater for each later leader.
+    """
 
     def __init__(self, key: Ed25519PrivateKey, get_generation: Callable[[], int], clock: Clock) -> None:
-        """`get_generation` returns a number that is greater for each later leader."""
         self._key = key
         self._headers = {"kid": compute_key_id(key)}
         self._get_generation = get_generation

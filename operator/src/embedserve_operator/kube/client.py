@@ -38,7 +38,11 @@ _PAGE = 100
 
 
 class KubeClient:
-    """A connection to the API server. Use it as an asynchronous context manager."""
+    """A connection to the API server. Use it as an asynchronous context manager.
+
+    `resource_selector` is the label selector of the resources that are listed; empty selects all. `on_request` is
+    called after each request with its method, the status of the answer (0 without one) and the seconds that it took.
+    """
 
     def __init__(
         self,
@@ -48,11 +52,6 @@ class KubeClient:
         resource_selector: str = "",
         on_request: Callable[[str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`resource_selector` is the label selector of the resources that are listed; empty selects all.
-
-        `on_request` is called after each request with its method, the status of the answer (0 without one) and the
-        seconds that it took.
-        """
         self._on_request = on_request
         self._resource_selector = resource_selector
         self._timeout = request_timeout

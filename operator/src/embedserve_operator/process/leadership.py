@@ -25,10 +25,12 @@ MAX_SILENCE_SECONDS = 30.0
 
 
 class Leadership:
-    """The main loop's access to the Lease; `LeaderElector` says what the methods do."""
+    """The main loop's access to the Lease; `LeaderElector` says what the methods do.
+
+    `loop` is the one that runs on the other thread.
+    """
 
     def __init__(self, elector: LeaderElector, loop: asyncio.AbstractEventLoop) -> None:
-        """`loop` is the one that runs on the other thread."""
         self._elector = elector
         self._loop = loop
 

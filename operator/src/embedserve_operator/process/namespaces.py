@@ -18,10 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class WatchedNamespaces:
-    """The namespaces that are watched."""
+    """The namespaces that are watched.
+
+    `configured` are the configured namespaces; none stands for all that there are.
+    """
 
     def __init__(self, kube: KubeClient, configured: tuple[str, ...]) -> None:
-        """`configured` are the configured namespaces; none stands for all that there are."""
         self._kube = kube
         self._left_out: tuple[str, ...] = ()
         self.watched = configured

@@ -15,10 +15,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyQueue(Generic[K]):
-    """Implements the rules of the queue without waiting: every method takes the time from its caller."""
+    """Implements the rules of the queue without waiting: every method takes the time from its caller.
+
+    `base_delay` and `max_delay` bound the pause after a failure, in seconds.
+    """
 
     def __init__(self, *, base_delay: float, max_delay: float) -> None:
-        """`base_delay` and `max_delay` bound the pause after a failure, in seconds."""
         self._base_delay = base_delay
         self._max_delay = max_delay
         self._ready: dict[K, None] = {}

@@ -28,10 +28,12 @@ write is enough.
 
 
 class StatusPublisher:
-    """Writes the statuses of resources, and the events that tell what is new in them."""
+    """Writes the statuses of resources, and the events that tell what is new in them.
+
+    `monotonic` returns seconds, as `Clock.monotonic` does.
+    """
 
     def __init__(self, kube: KubeClient, objects: ObjectCache, monotonic: Callable[[], float]) -> None:
-        """`monotonic` returns seconds, as `Clock.monotonic` does."""
         self._kube = kube
         self._objects = objects
         self._throttle = Throttle(monotonic, pause=_COUNT_WRITE_SECONDS, rate=_MAX_COUNT_WRITES_PER_SECOND)

@@ -20,6 +20,8 @@ class ApiKeys:
     """The keys that a server accepts; without any, and without a file of them, no key is needed.
 
     A file is read again when it has changed; while it cannot be read, the keys that were there before stay valid.
+
+    clock: a monotonic clock, in seconds. now: the time of day, by which keys expire.
     """
 
     def __init__(
@@ -30,7 +32,6 @@ class ApiKeys:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """clock: monotonic, in seconds. now: the time of day, by which keys end."""
         self._keys = tuple(ApiKey(hash_key(key.get_secret_value())) for key in keys)
         self._now = now
         none: tuple[ApiKey, ...] = ()

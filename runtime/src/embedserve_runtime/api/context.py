@@ -70,6 +70,8 @@ class RequestContext:
     headers: by lower-case name. body: set once it is read. is_body_wanted: set once it is about to be read; a client
     with `Expect: 100-continue` waits for that. facts: filled in while the request is handled.
     is_work: whether it counts as in flight and gets a line in the log, unlike probes and scrapes.
+
+    route: the label in metrics and logs. request_id: None takes the client's, or creates one.
     """
 
     __slots__ = (
@@ -93,7 +95,6 @@ class RequestContext:
         is_work: bool,
         request_id: str | None = None,
     ) -> None:
-        """route: the label in metrics and logs. request_id: None takes the client's, or creates one."""
         self._started = time.perf_counter()
         self._server = server
         self.route = route

@@ -65,7 +65,7 @@ def get_openai_writer(output_dtype: OutputDtype, *, as_base64: bool) -> RowWrite
 
 
 def write_openai_base64(vectors: NDArray[Any], first: int) -> bytes:
-    """base64 needs no escaping, so the items are put together as bytes."""
+    """Write the items with base64 vectors as bytes: base64 needs no escaping."""
     items = (
         b'{"object":"embedding","index":%d,"embedding":"%b"}' % (index, pybase64.b64encode(row))
         for index, row in enumerate(vectors, first)

@@ -64,10 +64,12 @@ class _Claims(BaseModel):
 
 
 class OperatorCalls:
-    """Decides which calls are the leading operator's. Without a file of keys, all are taken."""
+    """Decides which calls are the leading operator's. Without a file of keys, all are taken.
+
+    pod: the name of this pod, which a call must be for. clock: monotonic, in seconds.
+    """
 
     def __init__(self, file: Path | None, pod: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """pod: the name of this pod, which a call must be for. clock: monotonic, in seconds."""
         self._file = file
         self._pod = pod
         self._keys = (
@@ -79,7 +81,7 @@ class OperatorCalls:
         self._latest = (0, 0)
 
     def check(self, call: OperatorCall) -> None:
-        """Raises CallRefused for a call that is not the leading operator's."""
+        """Check a call. Raises CallRefused for a call that is not the leading operator's."""
         keys = None if self._keys is None else self._keys.get()
         if keys is None or not keys.is_required:
             return

@@ -21,13 +21,14 @@ class WatchedFile(Generic[T]):
     """The content of a file as it is now, looked at every LOOK_SECONDS at most.
 
     What cannot be read changes nothing: the content that was there before stays.
+
+    name: what the file holds, for the log. read: raises EmbedserveError for what cannot be read. initial: the content
+    until the file has been read once. clock: monotonic, in seconds.
     """
 
     def __init__(
         self, path: Path, name: str, read: Callable[[Path], T], initial: T, clock: Callable[[], float]
     ) -> None:
-        """name: what the file holds, for the log. read: raises EmbedserveError for what cannot be read. initial: the
-        content until the file has been read once. clock: monotonic, in seconds."""
         self._path = path
         self._name = name
         self._read = read

@@ -103,10 +103,12 @@ class ParityLimits:
 
 
 class Benchmark:
-    """Runs every variant on the same batches, which hold texts of similar length, and then on long texts one by one."""
+    """Runs every variant on the same batches, which hold texts of similar length, and then on long texts one by one.
+
+    texts: sorted by length; the speed is measured on them alone.
+    """
 
     def __init__(self, card: ModelCard, texts: Sequence[Tokens], long_texts: Sequence[Tokens] = ()) -> None:
-        """texts: sorted by length; the speed is measured on them alone."""
         self._texts = len(texts) + len(long_texts)
         self._long_batches = [PackedBatch.pack([text]) for text in long_texts]
         self._batches: list[PackedBatch] = []
@@ -175,7 +177,7 @@ class Benchmark:
         return ComparedOutputs(normalize(self._stack_vectors(results)), results.logits, weights)
 
     def _stack_vectors(self, results: ModelOutput) -> FloatArray:
-        """(sequences, dimensions), float32."""
+        """Return the vectors of all texts, (sequences, dimensions), float32."""
         if results.dense is not None:
             return truncate_dimensions(results.dense, self._card.pipeline.dimensions)
         if results.sparse is not None:

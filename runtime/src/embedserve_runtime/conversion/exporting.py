@@ -131,7 +131,7 @@ def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool
 
 
 def _summarize_outputs(rows: list[FloatArray], output: str) -> ComparedOutputs:
-    """The mean of a text's rows; of a classifier, which gives few numbers, its logits for the ranks too."""
+    """Return the mean of a text's rows, and of a classifier, which gives few numbers, its logits for the ranks too."""
     means = np.stack([vectors.mean(axis=0) for vectors in rows])
     return ComparedOutputs(means, means if output == "logits" and means.shape[1] < len(means) else None)
 

@@ -77,7 +77,7 @@ class FloatGraph:
         ]
 
     def list_tables(self) -> list[str]:
-        """Matrices that rows are taken from by number."""
+        """List the matrices that rows are taken from by number."""
         return [
             node.input[0]
             for node in self.model.graph.node
@@ -108,7 +108,8 @@ def convert_weights_to_half(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterato
 
 
 def convert_to_plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Iterator[Named]]:
-    """Products as MatMul, biases added after them: what `session.BFLOAT16_PRODUCTS` acts on. Weights as they are."""
+    """Convert products to MatMul, with biases added after them, which `session.BFLOAT16_PRODUCTS` acts on. The
+    weights stay as they are."""
     rewriter = _Rewriter(graph)
     for product in graph.list_products():
         rewriter.make_plain(product.weight)
@@ -118,7 +119,7 @@ def convert_to_plain_products(graph: FloatGraph) -> tuple[onnx.ModelProto, Itera
 def convert_to_eight_bit(
     graph: FloatGraph, forms: Mapping[str, Form], greatest: int
 ) -> tuple[onnx.ModelProto, Iterator[Named]]:
-    """Products in 8 bit in the form that is given for their weight, float32 without one; tables in float16.
+    """Convert products to 8 bit, in the form that is given for their weight, float32 without one; tables in float16.
 
     greatest: of a static form's weights; 127, or less where sums could overflow.
     """
@@ -236,7 +237,7 @@ class _Rewriter:
         self._declare(name, shapes, build_arrays)
 
     def finish(self) -> tuple[onnx.ModelProto, Iterator[Named]]:
-        """The model, and its weights as they are made."""
+        """Return the model, and its weights as they are made."""
         source, model = self._graph.model, onnx.ModelProto()
         model.CopyFrom(source)
         del model.graph.node[:], model.graph.initializer[:]

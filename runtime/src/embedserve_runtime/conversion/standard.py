@@ -130,7 +130,7 @@ class _OutputTail:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     def _lay_out(self, rows: str, width: int) -> str:
-        """(tokens, width) to (batch, length, width)."""
+        """Lay packed rows out, (tokens, width) to (batch, length, width)."""
         graph = self.graph
         shape = graph.add("Concat", graph.add("Shape", IDS), graph.add_integers(width), axis=0)
         empty = graph.add("Expand", self._add_number("0", 0), shape)
@@ -151,7 +151,7 @@ class _OutputTail:
         return graph.add("Div", rows, graph.add("Max", norms, self._add_number("eps", NORMALIZE_EPS)))
 
     def _write_pooling(self, pooling: Pooling) -> str:
-        """(batch, size), as `heads.dense.pool` has it."""
+        """Write the pooled rows, (batch, size), as `heads.dense.pool` has it."""
         graph, second = self.graph, self.graph.add_integers(1)
         match pooling:
             case Pooling.CLS:
@@ -174,7 +174,7 @@ class _OutputTail:
         return graph.add("Div", sums, graph.add("Sqrt", count) if pooling is Pooling.MEAN_SQRT else count)
 
     def _write_classifier_states(self, head: LoadedClassifierHead) -> str:
-        """The states that a classifier reads, (batch, size)."""
+        """Write the states that a classifier reads, (batch, size)."""
         padding, graph, second = head.head.padding, self.graph, self.graph.add_integers(1)
         if padding is None:
             return self._write_pooling(head.head.pooling)

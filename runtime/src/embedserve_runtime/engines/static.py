@@ -95,7 +95,7 @@ def _find_product_dtype(table: np.dtype[Any], weights: np.dtype[Any]) -> np.dtyp
 
 
 def _copy_read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy, since numpy has large arrays lie in large pages, where random rows are found faster."""
+    """Return a read-only copy: numpy has large arrays lie in large pages, where random rows are found faster."""
     fixed = np.array(array, order="C")
     fixed.flags.writeable = False
     return fixed
@@ -105,6 +105,9 @@ class StaticRunner:
     """Runs a static model: a table in memory, in the dtype in which it is stored.
 
     Products and sums are those of model2vec, bit for bit. Ids outside the vocabulary are ignored.
+
+    tensors: as `read_table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
+    dimensions).
     """
 
     engine = EngineDescription("static", "cpu", "as stored")
@@ -118,8 +121,6 @@ class StaticRunner:
         tensors: Mapping[str, NDArray[Any]],
         finish: Callable[[FloatArray], FloatArray],
     ) -> None:
-        """tensors: as `read_table_tensors` of `model.static` gives them. finish: what is made of the means, (sequences,
-        dimensions)."""
         self._card = card
         self._finish = finish
         self._vocabulary = table.vocabulary
@@ -159,6 +160,8 @@ class SparseStaticRunner:
     """Each token of a text has the weight of a table, however often it occurs.
 
     Source: SparseStaticEmbedding of sentence-transformers 6.2.
+
+    weights: the weight of each token, (vocabulary,).
     """
 
     engine = EngineDescription("static", "cpu", "float32")
@@ -166,7 +169,6 @@ class SparseStaticRunner:
     recomputed = 0
 
     def __init__(self, card: ModelCard, weights: FloatArray) -> None:
-        """weights: of each token, (vocabulary,)."""
         self._card = card
         self._weights = weights
 

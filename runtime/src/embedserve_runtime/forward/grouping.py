@@ -79,7 +79,7 @@ class EqualGroups:
 
     @classmethod
     def build(cls, lengths: Int32Array) -> EqualGroups:
-        """Groups of sequences of these lengths, of at most MAX_GROUP_TOKENS unless one sequence has more."""
+        """Build groups of sequences of these lengths, of at most MAX_GROUP_TOKENS unless one sequence has more."""
         if len(lengths) == 1:  # in a third of the time that the general way takes
             length = int(lengths[0])
             return cls(

@@ -25,12 +25,13 @@ class AutoSizedFrontEnd:
     """The process's own front end, replaced by a `WorkerSupervisor` when the number of processes is set.
 
     The number is to be set before `open`: until then nobody has been served but probes.
+
+    ports: one, bound with `grows`; those of further processes are appended, for their owner to close.
     """
 
     def __init__(
         self, settings: FrontEndSettings, ports: list[Ports], context: ServerContext, metrics: Metrics
     ) -> None:
-        """ports: one, bound with `grows`; those of further processes are appended, for their owner to close."""
         self._settings = settings
         self._ports = ports
         self._metrics = metrics

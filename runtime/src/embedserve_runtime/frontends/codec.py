@@ -54,10 +54,12 @@ class MessageEncoder:
 
 
 class MessageDecoder(Generic[M]):
-    """Decodes multipart messages of some types. It is not thread-safe."""
+    """Decodes multipart messages of some types. It is not thread-safe.
+
+    types: a message type, or a union of them.
+    """
 
     def __init__(self, types: object) -> None:
-        """types: a message type, or a union of them."""
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(types, dec_hook=self._array)
         self._parts: Sequence[zmq.Frame] = ()
 
@@ -72,7 +74,7 @@ class MessageDecoder(Generic[M]):
             self._parts = ()
 
     def _array(self, kind: object, written: object) -> NDArray[Any]:
-        """An array of a declared type. Raises ValueError, of which msgspec makes an error with the path to it."""
+        """Decode an array of a declared type. Raises ValueError, to which msgspec adds the path to the array."""
         dtype = _dtype_of(kind)
         match written:
             case [dtype.str, list(sizes), bytes(content)]:

@@ -59,7 +59,7 @@ class FrontEnd(Protocol):
     def set_status(self, status: ServerStatus) -> None: ...
 
     async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        """Returns when requests can be answered."""
+        """Start, and return when requests can be answered."""
         ...
 
     def stop(self) -> None:

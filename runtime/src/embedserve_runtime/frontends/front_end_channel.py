@@ -16,7 +16,10 @@ log = logging.getLogger(__name__)
 
 class FrontEndChannel:
     """The DEALER socket of a front end. It does not notice the end of the engine's process, for which ZeroMQ would wait
-    to come back."""
+    to come back.
+
+    identity: as the engine's process knows this front end. on_failure: a message could not be handled.
+    """
 
     def __init__(
         self,
@@ -25,7 +28,6 @@ class FrontEndChannel:
         on_message: Callable[[EngineMessage], None],
         on_failure: Callable[[], None],
     ) -> None:
-        """identity: as the engine's process knows this front end. on_failure: a message could not be handled."""
         self._on_message = on_message
         self._on_failure = on_failure
         self._encoder, self._decoder = MessageEncoder(), front_end_decoder()

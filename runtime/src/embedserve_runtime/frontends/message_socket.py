@@ -24,10 +24,12 @@ OnMessage = Callable[[Sequence[zmq.Frame]], None]
 
 
 class MessageSocket:
-    """Reads through the descriptor of the socket, without the futures that `zmq.asyncio` makes for each message."""
+    """Reads through the descriptor of the socket, without the futures that `zmq.asyncio` makes for each message.
+
+    kind: the kind of the socket, as ZeroMQ numbers them. `open` it before use.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], kind: int, on_message: OnMessage) -> None:
-        """kind: of the socket, as ZeroMQ numbers them. `open` it before use."""
         self.socket = context.socket(kind)
         self.socket.setsockopt(zmq.SNDHWM, UNLIMITED)
         self.socket.setsockopt(zmq.RCVHWM, UNLIMITED)
@@ -49,7 +51,8 @@ class MessageSocket:
             self.socket.close()
 
     def _read_soon(self) -> None:
-        """The descriptor signals a change once. Sending may have taken the signal, and reading stops early at times."""
+        """Schedule reading. The descriptor signals a change once: sending may have taken the signal, and reading stops
+        early at times."""
         if not self._reading_is_due:
             self._reading_is_due = True
             self._loop.call_soon(self._read_rest)

@@ -27,7 +27,7 @@ class HttpServers:
             self._servers.append(HttpServer(_never_forward(app), ports.space, observer))
 
     def stop(self, *, hands_over: bool = False) -> None:
-        """hands_over: whether others take over the ports."""
+        """Stop the servers. hands_over: whether others take over the ports."""
         for server in self._servers:
             server.stop(hands_over=hands_over)
 
@@ -39,7 +39,7 @@ class HttpServers:
 
 
 def _never_forward(app: ASGIApp) -> ASGIApp:
-    """The application, for requests by the vector space's own name: they are never passed on."""
+    """Return the application for requests by the vector space's own name, which are never passed on."""
 
     async def answer_here(scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"]["by_space_name"] = True

@@ -67,7 +67,7 @@ class WorkerSupervisor:
         self.channel.broadcast(StatusChanged(to_pickle(status)))
 
     async def open(self, model: LoadedModel, tokenizer: TextTokenizer, dispatcher: Dispatcher) -> None:
-        """Returns when all can answer requests. They make tokenizers of their own."""
+        """Start the processes, and return when all can answer requests. They make tokenizers of their own."""
         self.model = model
         self.channel.open(dispatcher)
         self.channel.broadcast(ModelOpened(to_pickle(model)))
@@ -131,7 +131,7 @@ class _Slot:
                 await asyncio.sleep(min(0.1 * 2**short_lives, MAX_PAUSE_SECONDS))
 
     async def _run_process(self) -> int:
-        """One process from its start to its end; its exit code, below 0 the signal that it died of."""
+        """Run one process from its start to its end; return its exit code, below 0 the signal that it died of."""
         workers = self._workers
         # Of one that died messages may still come in; they are not its successor's.
         identity = f"{self._name}.{next(self._starts)}"
@@ -160,7 +160,8 @@ class _Slot:
             self.is_open.clear()
 
     async def _kill_when_hung(self, peer: Peer, pid: int) -> None:
-        """A process that lives and does nothing keeps its listening socket, and the connections that come to it."""
+        """Kill a process that answers no more: one that lives and does nothing keeps its listening socket, and the
+        connections that come to it."""
         while not peer.is_hung(read_cpu_seconds(pid)):  # noqa: ASYNC110  # what it waits for is that nothing happens
             await asyncio.sleep(HEARTBEAT_SECONDS)
         log.error("a front-end process does nothing any more, killing it", extra={"worker": self._name})
@@ -183,8 +184,8 @@ class _Slot:
 
 
 async def _spawn(address: str, identity: str, ports: Ports, memory: int) -> asyncio.subprocess.Process:
-    """A process of its own session: signals for the server's group are not for it. It ends when its standard input
-    does, whose other end only this process holds."""
+    """Start a process in a session of its own: signals for the server's group are not for it. It ends when its standard
+    input does, whose other end only this process holds."""
     handles = (memory, *ports.handles())
     return await asyncio.create_subprocess_exec(
         sys.executable,

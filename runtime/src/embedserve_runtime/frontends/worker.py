@@ -78,7 +78,7 @@ class Worker:
         self._tracer: RequestTracer | None = None
 
     async def run(self, address: str, identity: bytes) -> None:
-        """Returns after a stop that was asked for, when all is answered."""
+        """Serve until a stop is asked for, and return when all is answered."""
         self._channel = FrontEndChannel(address, identity, self._handle, _exit)
         periodic = (
             asyncio.create_task(self._send_heartbeats(self._channel)),

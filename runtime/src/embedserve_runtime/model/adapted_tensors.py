@@ -61,12 +61,13 @@ class AdaptedTensors:
     """Reads a checkpoint with an adapter: some tensors are the adapter's, to others its products are added.
 
     unmerged: the same before anything is added.
+
+    own: the tensors of the adapter.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, own: Checkpoint | StackedFactors, adapter: LoraAdapter, encoder: Encoder
     ) -> None:
-        """own: the tensors of the adapter."""
         self._checkpoint = checkpoint
         self._own = own
         self._adapter = adapter

@@ -149,7 +149,8 @@ def _can_be_table(files: ModelFiles, names: Container[str]) -> bool:
 
 
 def read_graph(files: ModelFiles, file: Path, *, task: str, pooled: bool) -> BundledOnnx:
-    """files: the encoder's files. task: `model.task`. pooled: the settings name a pooling, so hidden states are needed.
+    """Describe the ONNX file of a folder. files: the encoder's files. task: `model.task`. pooled: the settings name a
+    pooling, so hidden states are needed.
 
     Raises ModelFileMissing, ModelInvalid or UnsupportedArchitecture, naming inputs or outputs.
     """
@@ -228,7 +229,7 @@ def describe_graph_encoder(files: ModelFiles, graph: BundledOnnx) -> Encoder:
 
 
 def _count_tokens(files: ModelFiles) -> int:
-    """One more than the greatest id that the tokenizer gives."""
+    """Return one more than the greatest id that the tokenizer gives."""
     tokenizer = parse_tokenizer(files.require(TOKENIZER_FILE))
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
@@ -258,7 +259,7 @@ def _find_pooled_output(
 
 
 def _find_token_weights(outputs: Sequence[Value]) -> str | None:
-    """Logits of one label for each token, as exports of a token classifier have them."""
+    """Find logits of one label for each token, as exports of a token classifier have them."""
     logits = next((value for value in outputs if value.name == LOGITS), None)
     if logits is None or not logits.is_float or logits.rank != 3 or not logits.shape or logits.shape[-1] != 1:
         return None

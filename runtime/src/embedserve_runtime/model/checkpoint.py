@@ -177,7 +177,7 @@ def _advise_graphs(folder: Path) -> str:
 
 
 def _list_indexed_files(index: Path) -> list[Path]:
-    """The files that an index names; none where there is no index. Raises ModelInvalid."""
+    """List the files that an index names; none where there is no index. Raises ModelInvalid."""
     file = read_file(index)
     names = [] if file is None else sorted(set(file.parse(WeightsIndex).weight_map.values()))
     return [index.parent / name for name in names]

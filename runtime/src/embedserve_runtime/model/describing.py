@@ -208,8 +208,8 @@ def _has_pair_types(encoder: Encoder, layout: ModelLayout) -> bool:
 
 
 def _find_graph(source: CardSource, layout: ModelLayout) -> tuple[BundledOnnx, tuple[DenseLayer, ...]] | None:
-    """The ONNX file that is run, and the dense layers after it: the one asked for, else one where no family fits, of
-    the folder or an export in the store; None where a family runs."""
+    """Find the ONNX file that is run, and the dense layers after it: the one asked for, else one where no family fits,
+    of the folder or an export in the store; None where a family runs."""
     files, settings, modules = source.files, source.settings, layout.modules
     encoder_files = files.enter_folder(modules.transformer)
     origin: ExportOrigin = ()

@@ -76,8 +76,8 @@ class LayerTypesConfig(FileModel):
     rope_parameters: Mapping[str, RopeParameters | None] | None = None
 
     def find_parameters(self, layer_type: str, theta: float, scaled: bool) -> RopeParameters:
-        """Settings of one type of layer. theta: the base where none is written there; scaled: whether transformers 4's
-        `rope_scaling` counts for this type."""
+        """Find the settings of one type of layer. theta: the base where none is written there; scaled: whether
+        transformers 4's `rope_scaling` counts for this type."""
         parameters = (self.rope_parameters or {}).get(layer_type) or RopeParameters()
         if scaled and self.rope_scaling is not None:
             written = self.rope_scaling.model_dump(exclude_unset=True)
@@ -124,7 +124,7 @@ def describe_rotary(path: Path, settings: RopeParameters, dimensions: int, max_p
 
 
 def compute_frequencies(base: float, dimensions: int) -> Frequencies:
-    """base^(-2i / dimensions)."""
+    """Compute base^(-2i / dimensions)."""
     return np.float32(1) / _compute_powers(base, dimensions)
 
 
@@ -155,7 +155,7 @@ def compute_ntk_frequencies(
 
 
 def _compute_proportional(settings: RopeParameters, base: float, dimensions: int) -> Frequencies:
-    """The plain frequencies on the first part of the dimensions, and none on the others."""
+    """Compute plain frequencies for the first part of the dimensions, and zeros for the others."""
     frequencies = compute_frequencies(base, dimensions)
     frequencies[int((settings.partial_rotary_factor or 1.0) * dimensions // 2) :] = 0.0
     divided: Frequencies = frequencies / np.float32(settings.factor or 1.0)

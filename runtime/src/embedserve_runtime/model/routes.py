@@ -106,7 +106,7 @@ class _Routing:
 
 
 def _find_mapping(mappings: Mapping[Key, str], routes: Sequence[str], task: str | None) -> str | None:
-    """The most specific mapping first, then a route of the task's name, then one of the name of texts."""
+    """Find the mapping: the most specific one first, then a route of the task's name, then one of the name of texts."""
     keys: list[Key] = [(task, TEXT), (task, None), (None, TEXT), (None, None)]
     mapped = next((mappings[key] for key in keys if key in mappings), None)
     return mapped or next((name for name in (task, TEXT) if name in routes), None)

@@ -110,7 +110,7 @@ def _read(archive: zipfile.ZipFile) -> dict[str, NDArray[np.generic]]:
 
 
 def _read_entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """The entry's bytes, at most `limit`; one that is packed could grow without bound."""
+    """Read the entry's bytes, at most `limit`: a packed entry could grow without bound."""
     entry = archive.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED:
         raise _Refused(f"its entry {name} is compressed")

@@ -44,7 +44,7 @@ def choose_evenly(lengths: Sequence[int], tokens: int) -> list[int]:
 
 
 def _read_texts(name: str, count: int) -> list[str]:
-    """Each line alone, then runs of lines, up to `count` texts."""
+    """Read up to `count` texts: each line alone, then runs of lines."""
     content = files("embedserve_runtime.parity") / "texts" / name
     lines = content.read_text(encoding="utf-8").splitlines()
     texts, start = list(lines), 0

@@ -61,10 +61,12 @@ class CallContext(NamedTuple):
 
 
 class CallRecorder:
-    """Logs calls and counts messages under one label."""
+    """Logs calls and counts messages under one label.
+
+    label: the route in metrics and logs, which is the name of the service.
+    """
 
     def __init__(self, server: ServerContext, label: str) -> None:
-        """label: the route in metrics and logs, which is the name of the service."""
         self._server = server
         self._label = label
 

@@ -46,11 +46,12 @@ if TYPE_CHECKING:  # the library's class takes parameters for type checkers only
 
 
 class CallForwarder(aio.ServerInterceptor):
-    """Intercepts the calls of `services` and forwards those that belong to another vector space."""
+    """Intercepts the calls of `services` and forwards those that belong to another vector space.
+
+    space_grpc: host and port of a space's own name, with {space8} instead of the first digits of its identity.
+    """
 
     def __init__(self, context: RpcContext, services: Iterable[str], space_grpc: str) -> None:
-        """space_grpc: host and port of a space's own name, with {space8} instead of the first digits of its
-        identity."""
         self._server = context.server
         self._memory = context.memory
         self._recorder = CallRecorder(context.server, FORWARDED)

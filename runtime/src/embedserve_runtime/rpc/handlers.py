@@ -93,10 +93,12 @@ class RpcContext(NamedTuple):
 
 
 class MethodHandlers:
-    """Creates the library's handlers for the methods of one service."""
+    """Creates the library's handlers for the methods of one service.
+
+    name_may_move: whether calls come by a name that may move to another vector space.
+    """
 
     def __init__(self, context: RpcContext, service: str, *, name_may_move: bool = False) -> None:
-        """name_may_move: whether calls come by a name that may move to another vector space."""
         self._server = context.server
         self._memory = context.memory
         self._name_may_move = name_may_move

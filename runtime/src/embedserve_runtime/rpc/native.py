@@ -281,7 +281,7 @@ def _write_outputs(
 
 
 def _write_sparse(vector: SparseVector, output_dtype: OutputDtype) -> pb.SparseVector:
-    """Weights are float32 unless float16 was asked for."""
+    """Write a sparse vector; weights are float32 unless float16 was asked for."""
     values = quantize(
         vector.values[None], output_dtype if output_dtype in FLOAT_DTYPES else OutputDtype.FLOAT32
     )

@@ -122,12 +122,16 @@ class TokenWeightEngine(EncoderEngine, Protocol):
     def run_states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
-        """(tokens, hidden size) and (tokens, 1), each if it is asked for. Raises EngineFailure."""
+        """Return hidden states, (tokens, hidden size), and token weights, (tokens, 1), each if it is asked for. Raises
+        EngineFailure."""
         ...
 
 
 class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
-    """Dense and sparse vectors of one run of an engine that weighs tokens itself."""
+    """Dense and sparse vectors of one run of an engine that weighs tokens itself.
+
+    dense, sparse: make vectors of the states and of the weights of tokens.
+    """
 
     def __init__(
         self,
@@ -136,7 +140,6 @@ class TokenWeightRunner(EngineRunner[TokenWeightEngine]):
         dense: Callable[[FloatArray, PackedBatch], FloatArray],
         sparse: Callable[[FloatArray, PackedBatch], list[SparseVector]],
     ) -> None:
-        """sparse: of weights."""
         super().__init__(card, engine)
         self._dense = dense
         self._sparse = sparse

@@ -75,10 +75,12 @@ class SubmittedBatch:
 
 
 class DeviceRunner(EngineRunner[TorchEngine]):
-    """The engine and the heads on one device; the graphs are captured when it is made."""
+    """The engine and the heads on one device; the graphs are captured when it is made.
+
+    heads: as they are on the host; their arrays are copied.
+    """
 
     def __init__(self, card: ModelCard, engine: TorchEngine, heads: Heads) -> None:
-        """heads: as they are on the host; their arrays are copied."""
         super().__init__(card, engine)
         self._pooled: OutputKind | None = None
         self._routed = False
@@ -201,7 +203,7 @@ def _take_from_vocabulary(head: VocabularyHead) -> Callable[[DeviceOutput, Packe
 def _take_lexical(
     head: LoadedLexicalHead, layers: TokenRowHead
 ) -> Callable[[DeviceOutput, PackedBatch], _Part]:
-    """One weight a token leaves the device; the host finds the largest of each id."""
+    """Take one weight a token from the device; the host finds the largest of each id."""
     rest = replace(head, layers=())
 
     def take(done: DeviceOutput, batch: PackedBatch) -> _Part:
@@ -214,7 +216,8 @@ def _take_lexical(
 def _take_vectors(
     head: LoadedMultiVectorHead, layers: TokenLayers
 ) -> Callable[[DeviceOutput, PackedBatch], _Part]:
-    """All but the choice of tokens on the device: on the host it would take longer than the encoder."""
+    """Take the vectors of tokens, all but the choice of which on the device: on the host it would take longer than the
+    encoder."""
     rest = LoadedMultiVectorHead(replace(head.head, normalize=False), ())
 
     def take(done: DeviceOutput, batch: PackedBatch) -> _Part:

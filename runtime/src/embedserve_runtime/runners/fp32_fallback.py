@@ -94,10 +94,12 @@ class FallbackRunner:
 
 
 class AsyncFallbackRunner(FallbackRunner):
-    """A runner with a fallback around an engine that takes the next batch while it runs one."""
+    """A runner with a fallback around an engine that takes the next batch while it runs one.
+
+    runner, engine: the same object.
+    """
 
     def __init__(self, runner: Runner, engine: AsyncBatchRunner, fallback: FP32Fallback) -> None:
-        """runner, engine: the same object."""
         super().__init__(runner, fallback)
         self._async_engine = engine
 

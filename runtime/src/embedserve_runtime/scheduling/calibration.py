@@ -124,8 +124,8 @@ def measure_rate(
 
 
 def limit_warm_up(max_length: int, device: str) -> int:
-    """The greatest length that a warm-up runs. max_length: the model's, in tokens. device: "cpu" or an accelerator,
-    whose buffers of the worst case must exist before the first request."""
+    """Return the greatest length that a warm-up runs. max_length: the model's, in tokens. device: "cpu" or an
+    accelerator, whose buffers of the worst case must exist before the first request."""
     return min(max_length, MAX_WARM_UP_TOKENS_ON_CPU) if device == "cpu" else max_length
 
 
@@ -148,7 +148,7 @@ class _ConcurrentRuns:
     clock: Callable[[], float]
 
     def best_rate(self, batch: PackedBatch, deadline: float) -> tuple[float, float]:
-        """Tokens per second of the fastest run, and the seconds of the last one."""
+        """Return the tokens per second of the fastest run, and the seconds of the last one."""
         best = 0.0
         for _ in range(REPEATS):
             started = self.clock()

@@ -57,13 +57,18 @@ class Observer(Protocol):
     def client_request(
         self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
     ) -> None:
-        """A client's request has come to the queue. requests: 0 for a further part of one. refusal: the reason where it
-        was not admitted."""
+        """Count a client's request that has come to the queue. requests: 0 for a further part of one. refusal: the
+        reason where it was not admitted."""
         ...
 
 
 class Dispatcher:
-    """Owns the queue and the executors."""
+    """Owns the queue and the executors.
+
+    runners: of one model, each with an executor of its own; they take batches from one queue. A runner that runs
+    several batches at once is listed as often. express_runner: runs express batches beside them; None where no engine
+    takes one more.
+    """
 
     def __init__(
         self,
@@ -74,9 +79,6 @@ class Dispatcher:
         observer: Observer,
         express_runner: BatchRunner | None = None,
     ) -> None:
-        """runners: of one model, each with an executor of its own; they take batches from one queue. A runner that
-        runs several batches at once is listed as often. express_runner: runs express batches beside them; None where no
-        engine takes one more."""
         self._runners = len(runners)
         self._clock = clock
         self._observer = observer

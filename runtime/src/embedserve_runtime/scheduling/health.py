@@ -19,7 +19,10 @@ PROBE_SECONDS = 60.0
 
 
 class EngineMonitor:
-    """Probes the engine after a batch of which every input failed. Belongs to one event loop."""
+    """Probes the engine after a batch of which every input failed. Belongs to one event loop.
+
+    probe: what has run before. on_broken: called once, with a message about the cause.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,6 @@ class EngineMonitor:
         clock: Callable[[], float],
         on_broken: Callable[[str], None],
     ) -> None:
-        """probe: what has run before. on_broken: called once, with a message about the cause."""
         self._dispatcher = dispatcher
         self._probe = probe
         self._clock = clock

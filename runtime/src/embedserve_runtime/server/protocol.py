@@ -43,7 +43,7 @@ class ConnectionObserver(Protocol):
     def connection_closed(self) -> None: ...
 
     def refused(self, status: int) -> None:
-        """`status` is the HTTP status that the client got."""
+        """Count a refused request. `status` is the HTTP status that the client got."""
         ...
 
 
@@ -55,7 +55,7 @@ class IdleConnections:
         self._used: OrderedDict[BoundedHttpProtocol, None] = OrderedDict()
 
     def add(self, connection: BoundedHttpProtocol, *, is_used: bool) -> None:
-        """is_used: whether it has had a request, as those of a client's pool have."""
+        """Add a connection. is_used: whether it has had a request, as those of a client's pool have."""
         (self._used if is_used else self._unused)[connection] = None
 
     def discard(self, connection: BoundedHttpProtocol) -> None:

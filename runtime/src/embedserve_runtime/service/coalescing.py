@@ -85,6 +85,8 @@ class RequestCoalescer:
     """Embeds each distinct input once (request coalescing), out of a cache where there is one.
 
     It belongs to one event loop and one model.
+
+    run: embeds a query that was checked, given when it came. cache_bytes: 0 keeps nothing.
     """
 
     def __init__(
@@ -95,7 +97,6 @@ class RequestCoalescer:
         cache_bytes: int,
         cache_seconds: float,
     ) -> None:
-        """run: embeds a query that was checked, given when it came. cache_bytes: 0 keeps nothing."""
         self._run_query = run
         self._meter_reused = meter_reused
         self._clock = clock

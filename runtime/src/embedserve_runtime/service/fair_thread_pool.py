@@ -27,10 +27,11 @@ class FairThreadPool:
     Clients take turns, and a client that runs something leaves one thread free for the others while there are others.
     Requests whose clients are not told apart are those of one, to which all of this is as to a client alone. What waits
     is bounded by the requests in hand.
+
+    count: the number of threads. clock: seconds that never go back.
     """
 
     def __init__(self, count: int, name: str, clock: Callable[[], float]) -> None:
-        """count: of threads. clock: seconds that never go back."""
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._clock = clock
         self._free = count

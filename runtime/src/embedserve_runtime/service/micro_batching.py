@@ -64,6 +64,8 @@ class PendingRequest:
     """A query that is being answered.
 
     request_id: in the queue, once it is there. characters: the total length of its inputs.
+
+    on_outcome: called once with the result or the error.
     """
 
     __slots__ = (
@@ -93,7 +95,6 @@ class PendingRequest:
         started: float,
         deadline: float,
     ) -> None:
-        """on_outcome: called once with the result or the error."""
         self.query = query
         self.client = begin_part()
         self.rendering = rendering

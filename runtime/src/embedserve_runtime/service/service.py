@@ -233,7 +233,7 @@ class InferenceService:
         return self._tokenizer.queries if is_query(self.card, query) else self._tokenizer
 
     def token_texts(self, ids: Int32Array) -> list[str]:
-        """The vocabulary's own strings."""
+        """Return the vocabulary's own strings."""
         return self._tokenizer.look_up_token_texts(ids)
 
     def check_space(self, expected: str | None) -> None:

@@ -111,7 +111,7 @@ def unpack(archive: Path, folder: Path) -> list[str]:
 
 
 def _find_top_folder(archive: Path) -> str | None:
-    """The folder that everything in the archive is in."""
+    """Find the folder that everything in the archive is in."""
     tops = {
         member.path.partition("/")[0] if "/" in member.path else None for member in _iterate_members(archive)
     }
@@ -119,7 +119,7 @@ def _find_top_folder(archive: Path) -> str | None:
 
 
 def _iterate_members(archive: Path) -> Iterator[ArchiveMember]:
-    """The regular files, in the archive's order."""
+    """Yield the regular files, in the archive's order."""
     with _archive_errors(archive):
         yield from (
             _iterate_zip_members(archive) if archive.name.endswith(".zip") else _iterate_tar_members(archive)

@@ -196,7 +196,7 @@ class _Fetcher:
         return self.store.add(self.staging, arrived, self.name, self.listing.commit, self.listing.licence)
 
     def _fetch_selected(self, transfer: Transfer) -> list[FetchedFile]:
-        """The small files, and then of the weights what they show to be run."""
+        """Fetch the small files, and then the weights that these show to be run."""
         files = {file.path: file for file in self.listing.files}
         names = list(files)
         arrived = self._fetch_files(transfer, [files[name] for name in select_description_files(names)])
@@ -219,7 +219,7 @@ class _Fetcher:
         return arrived + self._fetch_files(transfer, [files[name] for name in external])
 
     def _unpack_archive(self, archive: FetchedFile) -> list[FetchedFile]:
-        """The files that a model needs of an archive that has arrived."""
+        """Unpack the files that a model needs from an archive that has arrived."""
         self.progress.enter("unpacking")
         folder = self.staging.folder / "unpacked"
         make_folder(folder)
@@ -256,7 +256,7 @@ class _Fetcher:
         return FetchedFile(StoredFile(path=file.path, size=size, sha256=file.sha256), blob)
 
     def _build_view(self, arrived: Sequence[FetchedFile]) -> Path:
-        """A folder in which what arrived has its own names. What is written to later has no second name here."""
+        """Build a folder in which what arrived has its own names. What is written to later has no second name here."""
         view = self.staging.folder / "view"
         for arrival in arrived:
             path = view / arrival.stored.path

@@ -58,12 +58,14 @@ class _HostLimiter:
 
 
 class HostLimiters:
-    """The limiters of one fetch."""
+    """The limiters of one fetch.
+
+    max_requests: requests at once to one host.
+    """
 
     def __init__(
         self, retry_policy: RetryPolicy, max_requests: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """max_requests: requests at once to one host."""
         self.retry_policy = retry_policy
         self._max_requests = max_requests
         self._clock = clock

@@ -154,7 +154,7 @@ def _describe_revision(settings: ModelSettings) -> str:
 
 @contextmanager
 def _hub_errors(settings: ModelSettings) -> Iterator[None]:
-    """The one table from the client library's errors to ours; most specific first."""
+    """Turn the client library's errors into ours, the most specific first."""
     name, host = settings.source, find_host(settings)
     try:
         yield

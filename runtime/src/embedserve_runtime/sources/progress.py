@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Probes are not worth a line."""
+        """Log nothing: probes are not worth a line."""
 
 
 def _to_camel_case(name: str) -> str:

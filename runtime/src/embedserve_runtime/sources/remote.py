@@ -99,7 +99,7 @@ def untrusted_error(name: str, reason: str) -> CertificateUntrusted:
 
 
 def build_http_client(connect_s: float, read_s: float, connections: int) -> httpx2.Client:
-    """Proxies and SSL_CERT_FILE are taken from the environment; content comes as it is stored."""
+    """Build a client. Proxies and SSL_CERT_FILE are taken from the environment; content comes as it is stored."""
     # Neither httpx2 nor its transport hands the size on; a larger one does no other connection of the process harm.
     httpcore2.HTTP11Connection.READ_NUM_BYTES = READ_BYTES
     return httpx2.Client(

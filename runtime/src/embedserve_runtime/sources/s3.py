@@ -106,7 +106,7 @@ class S3Source:
         return not by_key and "x-amz-server-side-encryption-customer-algorithm" not in headers
 
     def _explain_error(self, error: Exception) -> EmbedserveError:
-        """The server's own code decides where it gives one; servers differ in their statuses."""
+        """Explain an error by the server's own code where it gives one: servers differ in their statuses."""
         text = str(error)
         code, status = _CODE.search(text), _STATUS.search(text)
         problem = f"{code[1]}: {code[2]}" if code is not None else _take_first_line(text)
@@ -126,7 +126,7 @@ class S3Source:
 
 
 def _describe_file(path: str, size: int, etag: str | None) -> RemoteFile:
-    """The ETag of what was sent in one part is its MD5."""
+    """Describe a file. The ETag of what was sent in one part is its MD5."""
     bare = (etag or "").strip('"')
     return RemoteFile(path, size, ExpectedHash("md5", bare) if _MD5.fullmatch(bare) else None, etag)
 

@@ -64,6 +64,8 @@ class SegmentDownloader:
     """Downloads segments of files, on several threads with a segment each.
 
     stopped: ends them all at the next piece of content.
+
+    max_requests: requests at once to one host.
     """
 
     def __init__(
@@ -74,7 +76,6 @@ class SegmentDownloader:
         client: httpx2.Client,
         max_requests: int,
     ) -> None:
-        """max_requests: requests at once to one host."""
         self.stopped = threading.Event()
         self._plan = plan
         self._progress = progress

@@ -46,7 +46,7 @@ def select_description_files(names: Iterable[str]) -> list[str]:
 
 
 def select_weight_files(names: Sequence[str]) -> list[str]:
-    """Safetensors, pickles that none stands in for, and LoRA adapters next to either or in folders of tasks.
+    """Select safetensors, pickles that none stands in for, and LoRA adapters next to either or in folders of tasks.
 
     Raises ModelFileMissing where pickles are needed and cannot be read.
     """
@@ -59,7 +59,7 @@ def select_weight_files(names: Sequence[str]) -> list[str]:
 
 
 def list_external_files(folder: Path, graph: str) -> list[str]:
-    """Files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
+    """List the files that hold weights of an ONNX file, by their paths in the source. Raises ModelInvalid."""
     return [str(PurePosixPath(graph).parent / name) for name in read_declaration(folder / graph).external]
 
 

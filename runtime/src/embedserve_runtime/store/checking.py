@@ -25,7 +25,7 @@ class DamagedEntry:
 
 
 def find_damage(root: Path) -> Iterator[DamagedEntry]:
-    """Models, artifacts and files that are not what they were written as. Raises VolumeError."""
+    """Find models, artifacts and files that are not what they were written as. Raises VolumeError."""
     with volume_errors(root):
         for kind in KINDS:
             for folder in sorted((root / kind).glob("*")):

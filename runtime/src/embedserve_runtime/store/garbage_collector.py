@@ -164,7 +164,7 @@ def remove_garbage(root: Path, garbage: Garbage, abandoned_after_s: float) -> No
 
 
 def _unlink_blob(path: Path) -> None:
-    """A writer that has just linked it to a new model has it under a second name: then it stays."""
+    """Remove a blob, unless a writer has just linked it to a new model, which gives it a second name."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_nlink == 1:
             path.unlink()

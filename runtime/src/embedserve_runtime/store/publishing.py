@@ -51,7 +51,7 @@ def publish_folder(
 
 
 def find_folder(root: Path, kind: Kind, name: str) -> Path | None:
-    """`root/kind/name` if it is there and every file has the size that its manifest says. Writes nothing."""
+    """Return `root/kind/name` if it is there and every file has the size that its manifest says. Writes nothing."""
     folder = root / kind / name
     manifest = read_manifest(folder)
     return folder if manifest is not None and find_damage_by_size(folder, manifest) is None else None

@@ -21,7 +21,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def volume_errors(root: Path) -> Iterator[None]:
-    """Errors of the file system, as VolumeFull, VolumeReadOnly, VolumePermissionDenied or VolumeError."""
+    """Raise errors of the file system as VolumeFull, VolumeReadOnly, VolumePermissionDenied or VolumeError."""
     try:
         yield
     except OSError as error:

@@ -112,7 +112,7 @@ def _read_pid_namespace() -> str:
 
 
 def _read_process_start(pid: int) -> str | None:
-    """The time at which a PID was given, in ticks since boot; None where no such process runs."""
+    """Read the time at which a PID was given, in ticks since boot; None where no such process runs."""
     status = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     # Counted from the field after the name: state is the first, the start time the twentieth. Z: ended, not yet reaped.
     return status[19] if len(status) > 19 and status[0] != "Z" else None

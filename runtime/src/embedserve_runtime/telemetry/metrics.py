@@ -124,7 +124,7 @@ class Metrics:
         self._max_batch_tokens = max_batch_tokens
 
     def memory_planned(self, limit: int | None, planned: int) -> None:
-        """limit: of the container, in bytes; None without one."""
+        """Record the planned memory. limit: of the container, in bytes; None without one."""
         self._memory_limit.set(limit or 0)
         self._memory_planned.set(planned)
 

@@ -28,8 +28,12 @@ SECOND = 1_000_000_000
 
 
 class RequestTracer:
+    """Sends a span for each finished request to a collector.
+
+    endpoint: base URL of the collector; None takes `OTEL_EXPORTER_OTLP_*`.
+    """
+
     def __init__(self, endpoint: str | None, model: str) -> None:
-        """endpoint: base URL of the collector; None takes `OTEL_EXPORTER_OTLP_*`."""
         attributes = {
             "service.name": "embedserve",
             "service.version": version("embedserve-runtime"),

@@ -44,10 +44,12 @@ def check_not_empty(pairs: Sequence[Pair]) -> None:
 
 
 class PairEncoder:
-    """Turns pairs into sequences of at most `max_length` tokens."""
+    """Turns pairs into sequences of at most `max_length` tokens.
+
+    typed: whether the sequences carry token types. Raises ConfigError and ModelInvalid.
+    """
 
     def __init__(self, backend: TokenizerBackend, max_length: int, *, typed: bool) -> None:
-        """typed: whether the sequences carry token types. Raises ConfigError and ModelInvalid."""
         self._backend = backend
         self._template = read_pair_template(backend.tokenizer)
         self._typed = typed

@@ -81,7 +81,7 @@ class TemplateEncoder:
     """Turns pairs into sequences of at most `max_length` tokens; no special tokens are added to the template's own."""
 
     def __init__(self, backend: TokenizerBackend, max_length: int, template: PromptTemplate) -> None:
-        """Each part of the template is tokenized on its own and the ids are joined; special tokens are written out.
+        """Tokenize each part of the template on its own and join the ids; special tokens are written out.
 
         Raises ConfigError.
         """

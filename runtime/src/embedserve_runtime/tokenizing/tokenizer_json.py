@@ -114,7 +114,7 @@ def read_special_tokens(tokenizer: Tokenizer) -> tuple[Int32Array, Int32Array]:
 
 
 def read_boundaries(tokenizer_json: Mapping[str, Any]) -> TextBoundaries:
-    """tokenizer_json: its content."""
+    """Read the boundaries from the content of tokenizer.json."""
     return TextBoundaries(_build_boundary_pattern(tokenizer_json), _are_words_context_free(tokenizer_json))
 
 

@@ -40,10 +40,12 @@ _SPLIT_FURTHER = {*_SPLIT_FIRST, "Punctuation", "Digits"}
 
 
 class WordTokenizer:
-    """Tokenizes texts word by word. Thread-safe: at worst two threads tokenize the same word."""
+    """Tokenizes texts word by word. Thread-safe: at worst two threads tokenize the same word.
+
+    encode: gives the ids of one word, without special tokens.
+    """
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        """encode: gives the ids of one word, without special tokens."""
         self._cache = _WordCache(encode)
 
     @classmethod

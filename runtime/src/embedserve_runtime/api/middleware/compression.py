@@ -14,10 +14,11 @@ class CompressionMiddleware:
 
     Its GZipMiddleware looks for the letters "gzip" anywhere in the header, and so compresses for a client that refuses
     it with `gzip;q=0` (RFC 9110, section 12.5.3).
+
+    min_bytes: the size from which answers are compressed.
     """
 
     def __init__(self, app: ASGIApp, min_bytes: int) -> None:
-        """min_bytes: the size from which answers are compressed."""
         self._app = app
         self._min_bytes = min_bytes
 

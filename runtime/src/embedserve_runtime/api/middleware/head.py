@@ -23,7 +23,7 @@ class HeadMiddleware:
         self._readiness = server.readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises UnsupportedMediaType, NotReady, InvalidInput or VectorSpaceMismatch."""
+        """Check the head of a request. Raises UnsupportedMediaType, NotReady, InvalidInput or VectorSpaceMismatch."""
         context = get_scope_context(scope)
         if context.is_work:
             _check_content_type(context)

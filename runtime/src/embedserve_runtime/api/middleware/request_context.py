@@ -20,10 +20,11 @@ class RequestContextMiddleware:
     """Puts a RequestContext into the request's state, and ends it when the request ends.
 
     A HEAD is handled as a GET: uvicorn leaves the body out, and the headers are those of the GET.
+
+    work: methods and routes of the requests that count as work.
     """
 
     def __init__(self, app: ASGIApp, server: ServerContext, work: Set[tuple[str, str]]) -> None:
-        """work: methods and routes of the requests that count as work."""
         self._app = app
         self._server = server
         self._work = work

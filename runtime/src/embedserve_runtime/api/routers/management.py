@@ -61,7 +61,7 @@ async def put_current(request: Request, body: CurrentRequest) -> Response:
 
 
 def _check_caller(request: Request, *, is_change: bool) -> None:
-    """Raises CallRefused for a call that is not the leading operator's."""
+    """Check the caller. Raises CallRefused for a call that is not the leading operator's."""
     context = get_context(request)
     calls: OperatorCalls = request.app.state.operator_calls
     authorization = context.headers.get(b"authorization", b"")

@@ -129,6 +129,6 @@ async def model(request: Request) -> Response:
 
 
 def _describe_model(request: Request) -> OpenAIModel:
-    """Raises NotReady while there is none."""
+    """Describe the model. Raises NotReady while there is none."""
     get_service(request)
     return OpenAIModel(id=get_server_context(request).model_name, created=STARTED)

@@ -97,7 +97,7 @@ async def predict(request: Request, body: PredictRequest) -> Response:
     response_model=list[list[list[float]]],
 )
 async def embed_all(request: Request, body: EmbedTokensRequest) -> Response:
-    """The encoder's last hidden states: special tokens included, not normalised, no dense modules."""
+    """Return the encoder's last hidden states: special tokens included, not normalised, no dense modules."""
     service, query = build_tokens_query(get_context(request), get_service(request), body, OutputKind.HIDDEN)
     embedded = await service.embed(query)
     matrices = await write_matrices(embedded.hidden)

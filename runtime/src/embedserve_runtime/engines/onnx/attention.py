@@ -48,8 +48,8 @@ def write_attention(parts: Parts, hidden: str, layer: Attention, max_positions: 
 
 
 def _write_heads(parts: Parts, hidden: str, layer: Attention, max_positions: int, name: str) -> QKV:
-    """Queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value heads
-    repeated."""
+    """Write queries, keys and values, each (tokens, heads x head_size): norms and rotary positions applied, key/value
+    heads repeated."""
     graph = parts.graph
     qkv = parts.write_product(hidden, [f"{name}.{p}" for p in ("query", "key", "value")], layer.qkv_bias)
     inner, kv_inner = layer.heads * layer.head_size, layer.kv_heads * layer.head_size
@@ -109,7 +109,8 @@ def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, 
 
 
 def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> str:
-    """(tokens, kv_heads x head_size) to (tokens, heads x head_size): query head h reads h // (heads // kv_heads)."""
+    """Repeat heads, (tokens, kv_heads x head_size) to (tokens, heads x head_size): query head h reads h // (heads //
+    kv_heads)."""
     groups = layer.heads // layer.kv_heads
     heads = graph.add("Reshape", value, graph.add_integers(-1, layer.kv_heads, 1, layer.head_size))
     expanded = graph.add("Expand", heads, graph.add_integers(1, 1, groups, 1))
@@ -117,7 +118,7 @@ def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> s
 
 
 def _add_distance_table(parts: Parts, layer: Attention, max_positions: int) -> DistanceTable | None:
-    """The table of distances, one for all layers of the same form."""
+    """Add the table of distances, one for all layers of the same form."""
     learned = isinstance(layer.distance_bias, RelativeBuckets)
     buckets = parts.weights.read_float32("relative_bias.weight") if learned else None
     # The last block of a sequence may reach that far beyond its end.

@@ -121,7 +121,7 @@ class _Sequence:
         )
 
     def write_block(self, body: GraphWriter, number: str) -> str:
-        """The block of this number, (1, queries of the block, heads x head_size)."""
+        """Write the block of this number, (1, queries of the block, heads x head_size)."""
         query, key, value = self.heads
         start = body.add("Mul", number, body.add_integers(BLOCK_TOKENS))
         end = body.add("Min", body.add("Add", start, body.add_integers(BLOCK_TOKENS)), self.length)
@@ -177,7 +177,7 @@ def write_scored_attention(
 
 
 def _repeat_for_queries(body: GraphWriter, hidden_keys: str, query: str) -> str:
-    """(sequences, 1, 1, keys) to (sequences, 1, queries, keys)."""
+    """Repeat a bias of keys for each query, (sequences, 1, 1, keys) to (sequences, 1, queries, keys)."""
     count = body.add("Shape", query, start=1, end=2)
     shape = body.add("Concat", body.add_integers(1, 1), count, body.add_integers(1), axis=0)
     return body.add("Expand", hidden_keys, shape)

@@ -234,6 +234,6 @@ def _write_bounds(graph: GraphWriter, first: int, end: int | None) -> tuple[str,
 
 
 def _write_corner(body: GraphWriter, distances: str, shape: str) -> str:
-    """The part for sequences of the group's length, (1, heads or 1, length, length)."""
+    """Write the part for sequences of the group's length, (1, heads or 1, length, length)."""
     length = body.add("Gather", shape, body.add_integers(1, 1))
     return body.add("Slice", distances, body.add_integers(0, 0), length, body.add_integers(2, 3))

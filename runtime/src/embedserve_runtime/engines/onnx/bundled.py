@@ -178,7 +178,10 @@ def _iterate_blocks(
 
 class BundledOnnxRunner:
     """A graph that gives whole rows: logits, used as they come, or dense vectors with the layers that the graph lacks
-    after them."""
+    after them.
+
+    apply_dense: applies the card's dense modules to rows of the graph.
+    """
 
     def __init__(
         self,
@@ -187,7 +190,6 @@ class BundledOnnxRunner:
         engine: BundledOnnxEngine,
         apply_dense: Callable[[FloatArray], FloatArray],
     ) -> None:
-        """apply_dense: applies the card's dense modules to rows of the graph."""
         self._card = card
         self._logits = graph.pooled_kind == "logits"
         self._apply_dense = apply_dense

@@ -42,8 +42,8 @@ class DisentangledTerms:
     position_to_content: Term | None
 
     def write_block(self, body: GraphWriter, query: str, key: str, shape: str) -> str:
-        """(sequences, heads, length, length), scaled. query, key: (sequences, length, heads x head_size); shape:
-        int64 (sequences, length)."""
+        """Write the scaled position scores, (sequences, heads, length, length). query, key: (sequences, length, heads x
+        head_size); shape: int64 (sequences, length)."""
         length = body.add("Gather", shape, body.add_integers(1))
         terms = []
         if self.content_to_position is not None:
@@ -149,7 +149,7 @@ def _name_rows(scheme: Disentangled, counted: int) -> str:
 def _project(
     parts: Parts, embeddings: FloatArray, product: str, bias: bool, attention: Attention
 ) -> FloatArray:
-    """(heads, rows, head_size)."""
+    """Project relative embeddings to heads, (heads, rows, head_size)."""
     values = embeddings @ parts.weights.read_float32(f"{product}.weight").T
     if bias:
         values = values + parts.weights.read_float32(f"{product}.bias")
@@ -158,7 +158,7 @@ def _project(
 
 
 def _normalize(parts: Parts, values: FloatArray, norm: Norm | None) -> FloatArray:
-    """The layer norm of the relative embeddings."""
+    """Apply the layer norm of the relative embeddings."""
     if norm is None:
         return values
     centred = values - values.mean(axis=1, keepdims=True)

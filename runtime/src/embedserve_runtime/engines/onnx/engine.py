@@ -56,6 +56,8 @@ class OnnxEngine:
     """Runs an encoder in one session of ONNX Runtime.
 
     `forward` may be called from any thread, from several at a time.
+
+    session: a session of a graph that `graph.build` wrote.
     """
 
     # On a CPU the system ends a process that takes too much.
@@ -68,7 +70,6 @@ class OnnxEngine:
         *,
         description: EngineDescription,
     ) -> None:
-        """session: of a graph as `graph.build` writes it."""
         self.description = description
         self._concurrent_session = ConcurrentSession(session, description.threads)
         self._kept_memory = KeptMemory()
@@ -127,12 +128,13 @@ class OnnxEngine:
         return restored
 
     def probe(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
-        """Outputs of the graph by their names, the tokens by the lengths of their sequences. Raises EngineFailure."""
+        """Return the outputs of the graph by their names, the tokens by the lengths of their sequences. Raises
+        EngineFailure."""
         order = _order_by_length(batch)
         return self._run(batch if order is None else batch.select(order), outputs)
 
     def _run(self, batch: PackedBatch, outputs: Sequence[str]) -> list[FloatArray]:
-        """batch: sequences of one length side by side."""
+        """Run a batch in which sequences of one length stand side by side."""
         batch.check_types(self._token_types)
         if batch.attended_lengths is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
@@ -169,7 +171,7 @@ class OnnxEngine:
 
 
 def _order_by_length(batch: PackedBatch) -> Int32Array | None:
-    """The order of the sequences in which those of one length stand side by side; None where they do."""
+    """Return the order of the sequences in which those of one length stand side by side; None where they do."""
     if len(batch.cu_seqlens) == 2:
         return None
     order = np.argsort(batch.lengths, kind="stable").astype(np.int32)

@@ -30,7 +30,7 @@ def write_mlp(parts: Parts, hidden: str, mlp: Mlp | Experts, name: str) -> str:
 
 
 def _write_experts(parts: Parts, hidden: str, experts: Experts, name: str) -> str:
-    """Each expert runs on the tokens that chose it, and only on those.
+    """Write the experts, each of which runs only on the tokens that chose it.
 
     A choice is numbered token * chosen + rank. The results, expert after expert, are brought back into the order of
     the choices, weighed and added up.

@@ -104,8 +104,8 @@ def build(
 
 
 def _write_encoder(parts: Parts, encoder: Encoder) -> str:
-    """Embeddings, layers, final norm. Between layers that norm first a branch is kept apart from the residual until the
-    next norm."""
+    """Write embeddings, layers and the final norm. Between layers that norm first a branch is kept apart from the
+    residual until the next norm."""
     residual = _write_embeddings(parts, encoder)
     inputs = [] if encoder.layer_inputs is None else write_layer_inputs(parts, residual, encoder)
     pending: str | None = None
@@ -148,7 +148,7 @@ def _write_post_norm_layer(parts: Parts, hidden: str, layer: Layer, encoder: Enc
 def _write_pre_norm_layer(
     parts: Parts, pending: str | None, residual: str, layer: Layer, name: str
 ) -> tuple[str, str]:
-    """(input of the attention, residual) of a layer that norms first."""
+    """Write a layer that norms first; return the input of its attention and the residual."""
     if not layer.attention_norm:
         total = residual if pending is None else parts.graph.add("Add", pending, residual)
         return total, total
@@ -184,7 +184,7 @@ def _write_embeddings(parts: Parts, encoder: Encoder) -> str:
 
 
 def _write_embedding_norm(parts: Parts, embeddings: Embeddings, hidden: str, row: str | None) -> str:
-    """norm(hidden + row), without what is not there."""
+    """Write norm(hidden + row), without what is not there."""
     graph = parts.graph
     if row is None:
         return parts.write_norm(hidden, embeddings.norm, "embeddings.norm") if embeddings.norm else hidden

@@ -27,7 +27,7 @@ class Parts:
         return self.graph.add_constant(name, self.weights.read_float32(name))
 
     def write_product(self, value: str, names: list[str], bias: bool) -> str:
-        """value W^T (+ b) with the weights of several products stacked: one wide product is faster than three."""
+        """Write value W^T (+ b) with the weights of several products stacked: one wide product is faster than three."""
         stem = "+".join(names)
         weight = np.concatenate([self.weights.read_float32(f"{name}.weight") for name in names])
         transposed = self.graph.add_constant(f"{stem}.weight", weight.T)
@@ -45,7 +45,7 @@ class Parts:
         return self.graph.add("LayerNormalization", value, weight, *bias, axis=-1, epsilon=norm.eps)
 
     def add_and_norm(self, branch: str, residual: str, norm: Norm, name: str) -> tuple[str, str]:
-        """(norm(residual + branch), residual + branch); the second is for layers that norm first.
+        """Write (norm(residual + branch), residual + branch); the second is for layers that norm first.
 
         Two operators, since ONNX Runtime's fused ones for this take four times as long as both: only the norm alone
         is vectorized.

@@ -48,7 +48,7 @@ def build_session_options(threads: int) -> onnxruntime.SessionOptions:
 
 
 def build_releasing_options() -> onnxruntime.RunOptions:
-    """Options of a run after which the session's arena gives back to the system what nothing uses."""
+    """Build options of a run after which the session's arena gives back to the system what nothing uses."""
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options

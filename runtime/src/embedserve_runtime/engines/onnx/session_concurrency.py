@@ -22,10 +22,11 @@ class ConcurrentSession:
     of the session: so no more threads work than the session was given, and of two cores each does its own run, without
     waiting for the other at the end of every operator. A third has its calling thread again, as the thread of the
     session would run it after the second.
+
+    threads: threads of the session, the calling one included; with one it has none of its own.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, threads: int | None) -> None:
-        """threads: of the session, the calling one included; with one it has none of its own."""
         self._session = session
         self._has_threads = threads is not None and threads > 1
         self._on_calling_thread = threading.Lock()

@@ -6,8 +6,8 @@ from embedserve_runtime.engines.onnx.nodes import GraphWriter
 
 
 def shift_rows(graph: GraphWriter, values: str, rows: str, width: str) -> str:
-    """(a, b, rows, width) to (a, b, rows, width - 1): entry (i, j) is (i, j - i + rows - 1), for all j up to
-    width - rows; those after them have no meaning. rows, width: int64 (1,).
+    """Shift each row by its number, (a, b, rows, width) to (a, b, rows, width - 1): entry (i, j) is (i, j - i + rows -
+    1), for all j up to width - rows; those after them have no meaning. rows, width: int64 (1,).
 
     Read row after row that is index i * (width - 1) + j + rows - 1: rows of width - 1 from index rows - 1 on.
     """

@@ -25,7 +25,7 @@ FOLDER = "TRITON_CACHE_DIR"
 
 @contextmanager
 def use_stored_kernels(store: Path, kind: str) -> Iterator[None]:
-    """Kernels that are compiled inside are taken from the store, and put there if they were not.
+    """Take kernels that are compiled inside from the store, or put them there.
 
     kind: a description of what in a model and its settings decides about them; versions and the devices are added to
     it. Where the variable TRITON_CACHE_DIR names a folder that one is used, and the store left alone.

@@ -135,7 +135,7 @@ def copy_in(batch: PackedBatch, capacity: Capacity, storage: Tensor) -> None:
 
 
 def copy_to_device(batch: PackedBatch, device: torch.device) -> DeviceBatch:
-    """`batch` in an array of its own size."""
+    """Copy a batch into an array of its own size on the device."""
     capacity = Capacity(batch.tokens, len(batch.lengths))
     storage = torch.empty(capacity.integers, dtype=torch.int32, device=device)
     copy_in(batch, capacity, storage)

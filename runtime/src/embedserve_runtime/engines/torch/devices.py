@@ -62,7 +62,7 @@ def limit_threads(threads: int) -> None:
 
 
 def resolve_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """precision: name of a dtype, or `auto`."""
+    """Return the dtype of a precision, the name of a dtype or `auto`."""
     if precision != "auto":
         return DTYPES[precision]
     return choose_dtype(torch.cuda.get_device_capability(device) if device.type == "cuda" else None)

@@ -20,7 +20,10 @@ from embedserve_runtime.forward.batch import PackedBatch
 
 
 class DirectGraph:
-    """Captured by whoever makes it, on the stream on which it is replayed."""
+    """Captured by whoever makes it, on the stream on which it is replayed.
+
+    forward: reads the batch from `storage` and gives its results, float32, of these shapes.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,6 @@ class DirectGraph:
         capture: Callable[[Callable[[], None]], torch.cuda.CUDAGraph],
         shapes: Sequence[tuple[int, ...]],
     ) -> None:
-        """forward: reads the batch from `storage` and gives its results, float32, of these shapes."""
         self._capacity = capacity
         self._staged = torch.zeros(capacity.integers, dtype=torch.int32, pin_memory=True)
         self._into = self._staged.numpy()

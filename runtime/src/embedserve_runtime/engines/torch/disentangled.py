@@ -17,7 +17,10 @@ from embedserve_runtime.model.relative import compute_distance_rows, list_distan
 
 
 class DisentangledTerm:
-    """The two position terms of one layer. Positions depend on parameters alone, so their products are made at load."""
+    """The two position terms of one layer. Positions depend on parameters alone, so their products are made at load.
+
+    position_key, position_query: (heads, 2 * span, head_size); row_of: int32, by key - query.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,6 @@ class DisentangledTerm:
         position_query: Tensor | None,
         row_of: Tensor,
     ) -> None:
-        """position_key, position_query: (heads, 2 * span, head_size); row_of: int32, by key - query."""
         self._scale = attention.scale
         self.position_key = position_key
         self.position_query = position_query

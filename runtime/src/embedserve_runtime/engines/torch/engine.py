@@ -265,7 +265,8 @@ class TorchEngine:
         return DeviceOutput(hidden, rows, on_device)
 
     def _check(self, batch: PackedBatch) -> None:
-        """An index outside a table fails only the batch; on CUDA the kernel's own check would end the process."""
+        """Check the indices into tables: here a wrong one fails only the batch, in a CUDA kernel it would end the
+        process."""
         batch.check_types(self._encoder.embeddings.token_types)
         if batch.attended_lengths is not None and self.kernel is not KernelKind.GROUPED:
             raise EngineFailure(f"attention {self.kernel} sees all tokens, a batch hides some")

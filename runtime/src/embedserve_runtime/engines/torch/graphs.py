@@ -139,7 +139,7 @@ def find_bucket(batch: PackedBatch, among: Sequence[Capacity]) -> int | None:
 
 
 def _build_full_batch(capacity: Capacity, max_positions: int) -> PackedBatch:
-    """A batch that fills the capacity's tokens with sequences as long as the encoder takes."""
+    """Build a batch that fills the capacity's tokens with sequences as long as the encoder takes."""
     ids = np.zeros(capacity.tokens, dtype=np.int32)
     return PackedBatch.pack(np.split(ids, range(max_positions, capacity.tokens, max_positions)))
 

@@ -82,7 +82,7 @@ class DeviceLayer:
         )
 
     def __call__(self, values: Tensor) -> Tensor:
-        """(rows, in) to (rows, out)."""
+        """Apply the layer, (rows, in) to (rows, out)."""
         result = ACTIVATIONS[self.activation](functional.linear(values, self.weight, self.bias))
         if self.norm is not None:
             result = self.norm(result)
@@ -124,12 +124,14 @@ class ConcatenatedHead:
 
 
 class TokenLayers:
-    """Layers on every token, float32: (tokens, hidden) to (tokens, out features)."""
+    """Layers on every token, float32: (tokens, hidden) to (tokens, out features).
+
+    normalize_from: rows are scaled to L2 norm 1, shorter ones divided by this; None leaves them.
+    """
 
     def __init__(
         self, layers: Sequence[HostLayer], device: torch.device, *, normalize_from: float | None = None
     ) -> None:
-        """normalize_from: rows are scaled to L2 norm 1, shorter ones divided by this; None leaves them."""
         self._layers = [DeviceLayer.copy_to_device(layer, device, torch.float32) for layer in layers]
         self._normalize_from = normalize_from
 

@@ -137,7 +137,8 @@ class GroupedKernel:
         return torch.cat(blocks)[groups.unpad]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, group: PaddedGroup) -> Tensor:
-        """(sequences, heads, length, head_size) of a block, in slices of queries small enough for their masks."""
+        """Return attention's result for a block, (sequences, heads, length, head_size), in slices of queries small
+        enough for their masks."""
         length = group.length
         masked = bool(self._terms) or group.padding is not None
         step = length
@@ -159,7 +160,8 @@ class GroupedKernel:
         return slices[0] if len(slices) == 1 else torch.cat(slices, dim=2)
 
     def _attend_slice(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """(sequences, heads, queries, head_size) of some queries and the keys that they may see."""
+        """Return attention's result for some queries and the keys that they may see, (sequences, heads, queries,
+        head_size)."""
         attention = self._attention
         if attention.soft_cap is not None:
             return compute_capped_attention(query, key, value, mask, attention)
@@ -173,7 +175,7 @@ class GroupedKernel:
         )
 
     def _find_visible_keys(self, queries: range, length: int) -> range:
-        """The keys that any of these queries may see."""
+        """Find the keys that any of these queries may see."""
         window = length if self._attention.window is None else self._attention.window
         ahead = 0 if self._attention.causal else window
         return range(max(0, queries.start - window), min(length, queries.stop + ahead))
@@ -192,8 +194,8 @@ class GroupedKernel:
 def compute_capped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, attention: Attention
 ) -> Tensor:
-    """softmax(soft_cap * tanh(scale * q k^T / soft_cap) + mask) v, of an attention with a cap; the softmax in float32,
-    and zeros for a query of which the mask hides every key.
+    """Compute softmax(soft_cap * tanh(scale * q k^T / soft_cap) + mask) v, of an attention with a cap; the softmax in
+    float32, and zeros for a query of which the mask hides every key.
 
     query: (sequences, heads, queries, head_size); key, value: (sequences, kv_heads, keys, head_size); mask: what
     broadcasts to (sequences, heads, queries, keys).
@@ -210,13 +212,13 @@ def compute_capped_attention(
 
 
 def _compute_masked_weights(scores: Tensor) -> Tensor:
-    """The softmax of each row, of a row of -inf alone zeros."""
+    """Compute the softmax of each row; zeros for a row of -inf alone."""
     sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
     return torch.softmax(scores, dim=-1).masked_fill(sees_nothing, 0.0)
 
 
 def _stack_group(values: Tensor, group: PaddedGroup) -> Tensor:
-    """(tokens, heads, size) to (sequences, heads, length, size)."""
+    """Stack the sequences of a group, (tokens, heads, size) to (sequences, heads, length, size)."""
     return values[group.rows].view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
@@ -233,7 +235,7 @@ class DistanceTerm:
 
 
 def compute_distances(queries: range, keys: range, device: torch.device) -> Tensor:
-    """key - query, (queries, keys)."""
+    """Compute key - query, (queries, keys)."""
     rows = torch.arange(queries.start, queries.stop, device=device)
     columns = torch.arange(keys.start, keys.stop, device=device)
     return columns[None, :] - rows[:, None]

@@ -19,7 +19,7 @@ class PackedLayerInputs:
         self._norm = parameters.load_norm(inputs.norm, "layer_inputs.norm")
 
     def __call__(self, embeddings: Tensor) -> tuple[Tensor, ...]:
-        """(tokens, hidden) to a tensor for each layer, (tokens, width)."""
+        """Compute a tensor for each layer, (tokens, hidden) to (tokens, width)."""
         projected = self._projection(embeddings) * self._scale
         return self._norm(projected.view(len(embeddings), -1, self._width)).unbind(1)
 

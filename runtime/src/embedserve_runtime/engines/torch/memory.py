@@ -74,10 +74,12 @@ def choose_wait(former: LoweredBudget | None, now: float) -> float:
 
 
 class MemoryBudget:
-    """Counts how often memory ran out, and splits batches by the limit that holds at the time of each."""
+    """Counts how often memory ran out, and splits batches by the limit that holds at the time of each.
+
+    clock: a monotonic clock, in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: monotonic, in seconds."""
         self._clock = clock
         self._failures = 0
         self._max_seen = 0
@@ -89,7 +91,7 @@ class MemoryBudget:
         return MemoryStatus(self._failures, self._compute_max_batch_tokens())
 
     def lower(self, batch: PackedBatch) -> None:
-        """`batch` did not fit. A single sequence lowers nothing: it cannot be split."""
+        """Lower the limit since `batch` did not fit. A single sequence lowers nothing: it cannot be split."""
         self._failures += 1
         if len(batch.lengths) > 1:
             self._lowered = lower_budget(self._lowered, batch.tokens, self._max_seen, self._clock())
@@ -113,7 +115,7 @@ class MemoryBudget:
 
 
 def split_in_halves(batch: PackedBatch) -> list[PackedBatch]:
-    """Two batches of about the same tokens; one where there is one sequence."""
+    """Split into two batches of about the same tokens; into one where there is one sequence."""
     if len(batch.lengths) == 1:
         return [batch]
     middle = int(np.searchsorted(batch.cu_seqlens, batch.tokens / 2))

@@ -112,7 +112,7 @@ class Parameters:
 
 
 def _view_as_tensor(array: NDArray[np.generic]) -> Tensor:
-    """The array's memory as a tensor. torch does not know numpy's bfloat16, so that goes through its bits."""
+    """View the array's memory as a tensor. torch does not know numpy's bfloat16, so that goes through its bits."""
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(array)

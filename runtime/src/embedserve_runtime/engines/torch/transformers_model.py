@@ -42,8 +42,8 @@ class TransformersModel:
 
     @classmethod
     def open(cls, folder: Path) -> TransformersModel:
-        """Classes of transformers itself only: no code of the folder is run. Raises UnsupportedArchitecture, and
-        ModelInvalid where weights are missing."""
+        """Load the model with a class of transformers itself: no code of the folder is run. Raises
+        UnsupportedArchitecture, and ModelInvalid where weights are missing."""
         try:
             config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
             classifies = any(

@@ -39,7 +39,7 @@ def _describe_bert_or_jina(file: ModelFile) -> Encoder:
 
 
 def _describe_xlm_roberta(file: ModelFile) -> Encoder:
-    """The code behind jina-embeddings-v3 also says "xlm-roberta"."""
+    """Describe an encoder of type "xlm-roberta", which the code behind jina-embeddings-v3 also says."""
     return jina_v3.describe_flash(file) if jina_v3.is_flash(file) else bert.describe(file)
 
 

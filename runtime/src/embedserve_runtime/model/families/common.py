@@ -106,7 +106,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def check_layer_types(path: Path, layer_types: list[str], layers: int) -> list[str]:
-    """`layer_types` as given. Raises UnsupportedArchitecture when a type is unknown or the count is wrong."""
+    """Return `layer_types` as given. Raises UnsupportedArchitecture when a type is unknown or the count is wrong."""
     if len(layer_types) != layers or not set(layer_types) <= {FULL, SLIDING}:
         raise unsupported_error(path, "layer_types", layer_types)
     return layer_types

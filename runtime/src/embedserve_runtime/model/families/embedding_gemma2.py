@@ -77,7 +77,7 @@ class EmbeddingGemma2Config(LayerTypesConfig):
     embedding_dim: PositiveInt = 768
 
     def list_layer_types(self, path: Path) -> list[str]:
-        """The type of each layer; the last one is always global. Raises UnsupportedArchitecture."""
+        """Return the type of each layer; the last one is always global. Raises UnsupportedArchitecture."""
         types = self.layer_types or [
             FULL if (number + 1) % self.sliding_window_pattern == 0 else SLIDING
             for number in range(self.num_hidden_layers)
@@ -123,12 +123,12 @@ NAMES = ParameterNames(
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The text encoder of the whole model. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the text encoder of the whole model. Raises ModelInvalid or UnsupportedArchitecture."""
     return _describe(file.path, file.parse(_CompositeConfig).text_config)
 
 
 def describe_text(file: ModelFile) -> Encoder:
-    """The text encoder that is saved alone. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the text encoder that is saved alone. Raises ModelInvalid or UnsupportedArchitecture."""
     return _describe(file.path, file.parse(EmbeddingGemma2Config))
 
 

@@ -86,7 +86,7 @@ def describe(file: ModelFile) -> Encoder:
 
 
 def describe_gemma2(file: ModelFile) -> Encoder:
-    """The encoder of a Gemma 2. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of a Gemma 2. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(Gemma2Config)
     config = config.model_copy(update={"hidden_act": config.hidden_activation or TANH_GELU})
     attention = replace(
@@ -137,7 +137,7 @@ def _describe_encoder(
 
 
 def describe_norm(eps: float) -> Norm:
-    """A norm as all Gemmas have it."""
+    """Describe a norm as all Gemmas have it."""
     return Norm(NormKind.RMS, eps, unit_offset=True)
 
 

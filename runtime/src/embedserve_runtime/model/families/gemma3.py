@@ -60,7 +60,7 @@ class GemmaConfig(LayerTypesConfig):
 
 
 def describe(file: ModelFile) -> Encoder:
-    """The encoder that `file`, a config.json, describes. Raises ModelInvalid or UnsupportedArchitecture."""
+    """Describe the encoder of `file`, a config.json. Raises ModelInvalid or UnsupportedArchitecture."""
     path, config = file.path, file.parse(GemmaConfig)
     refuse(path, [("attn_logit_softcapping", config.attn_logit_softcapping, None)])
     if config.is_causal is False and not config.use_bidirectional_attention:

@@ -110,8 +110,8 @@ def is_jina(file: ModelFile) -> bool:
 
 
 def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
-    """2^(-8/n), 2^(-16/n), ... for the largest power of two n <= heads, and for the heads beyond it every second slope
-    of the sequence for 2n. Source: the paper's own code, github.com/ofirpress/attention_with_linear_biases."""
+    """Return 2^(-8/n), 2^(-16/n), ... for the largest power of two n <= heads, and for the heads beyond it every second
+    slope of the sequence for 2n. Source: the paper's own code, github.com/ofirpress/attention_with_linear_biases."""
     power = 1 << (heads.bit_length() - 1)
     first = [2.0 ** (-8.0 * step / power) for step in range(1, power + 1)]
     between = [2.0 ** (-8.0 * step / (2 * power)) for step in range(1, 2 * power + 1, 2)]

@@ -76,7 +76,7 @@ class _JinaV3DetectionConfig(FileModel):
 
 
 def _map_adapted(sources: Sources) -> Sources:
-    """The map with a second name of each weight, the one that it has in a checkpoint with adapters."""
+    """Return the map with a second name of each weight, the one that it has in a checkpoint with adapters."""
     return {
         ours: (
             *theirs,
@@ -161,7 +161,7 @@ def describe_flash(file: ModelFile) -> Encoder:
 
 
 def _describe_encoder(path: Path, config: JinaV3Config | FlashConfig, attention: Attention) -> Encoder:
-    """The encoder around `attention`, without a table of positions."""
+    """Describe the encoder around `attention`, without a table of positions."""
     layer = describe_post_norm_layer(
         attention,
         describe_mlp(path, "hidden_act", config.hidden_act, config.intermediate_size),

@@ -232,7 +232,7 @@ def _describe_own_mlp(path: Path, config: OwnConfig) -> Mlp:
 
 
 def _describe_experts(path: Path, config: OwnConfig) -> Experts:
-    """The mixture as the public code runs it: shares of the chosen experts as they are, one bias for all."""
+    """Describe the mixture as the public code runs it: shares of the chosen experts as they are, one bias for all."""
     refuse(
         path,
         (

@@ -42,7 +42,7 @@ def describe_token_heads(files: ModelFiles, tensors: ModelTensors, encoder: Enco
 
 
 def _describe_layer(files: ModelFiles, tensors: ModelTensors, name: str, encoder: Encoder) -> HeadLayer:
-    """The file alone says how many features come out."""
+    """Describe a layer; the file alone says how many features come out."""
     path, own = files.path / name, tensors.open(name)
     if own.names != {"weight", "bias"}:
         raise ModelInvalid(

@@ -30,7 +30,7 @@ SCORES_BY_CLASS = {
 
 
 def _describe_with_pooler(source: HeadSource, labels: int) -> Shape:
-    """The pooler belongs to the encoder and has its prefix."""
+    """Describe a classifier behind BERT's pooler, which belongs to the encoder and has its prefix."""
     names = [f"{prefix}pooler.dense" for prefix in source.encoder.parameter_names.prefixes]
     return Pooling.CLS, (
         source.describe_square_layer(Activation.TANH, *names),
@@ -53,7 +53,7 @@ def _describe_electra(source: HeadSource, labels: int) -> Shape:
 
 
 def _describe_albert(source: HeadSource, labels: int) -> Shape:
-    """The pooler is a product of its own, without BERT's `dense`."""
+    """Describe a classifier behind ALBERT's pooler, a product of its own, without BERT's `dense`."""
     names = [f"{prefix}pooler" for prefix in source.encoder.parameter_names.prefixes]
     return Pooling.CLS, (
         source.describe_square_layer(Activation.TANH, *names),

@@ -216,7 +216,7 @@ TokenHead = LexicalHead | SparseHead | MultiVectorHead
 
 
 def count_outputs(head: Head) -> int:
-    """Columns of a row that the head gives."""
+    """Count the columns of a row that the head gives."""
     if isinstance(head, ClassifierHead):
         return len(head.labels)
     return head.layers[-1].out_features

@@ -203,7 +203,7 @@ def _describe_expansion(
 
 
 def _find_expansion_token(encoder_files: ModelFiles, token: str | None, ids: Mapping[str, int]) -> int:
-    """The one asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
+    """Find the token that was asked for, else the tokenizer's mask, else its end. Raises ModelInvalid."""
     if token is None:
         special_tokens = read_special_tokens(encoder_files, ("mask_token", "eos_token"))
         usual = (special_tokens.get("mask_token"), "[MASK]", "<mask>", special_tokens.get("eos_token"))

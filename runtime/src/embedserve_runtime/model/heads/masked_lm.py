@@ -39,8 +39,8 @@ def _describe_decoder(source: HeadSource, name: str, *bias: str) -> HeadLayer:
 
 
 def _list_biases(source: HeadSource, head: str) -> tuple[str, str]:
-    """transformers adds the decoder's bias, and ties it to the head's where the weights are tied too. So where they are
-    not, a checkpoint may hold two different ones."""
+    """List the names of the bias. transformers adds the decoder's bias, and ties it to the head's where the weights are
+    tied too. So where they are not, a checkpoint may hold two different ones."""
     own, decoder_bias = f"{head}.bias", f"{head}.decoder.bias"
     return (own, decoder_bias) if source.config.tie_word_embeddings else (decoder_bias, own)
 

@@ -231,7 +231,7 @@ def _read_sparse_head(source: HeadSource, layout: ModelLayout) -> SparseHead:
 def _read_classifier(
     source: HeadSource, layout: ModelLayout, task: str, reranker: Reranker | None
 ) -> tuple[Task, ClassifierHead]:
-    """reranker: the one that the model is by its name."""
+    """Read a classifier. reranker: the one that the model is by its name."""
     architecture = source.config.find_architecture(classifiers.SUFFIX)
     causal_model = source.config.find_architecture(causal.SUFFIX)
     if layout.modules.scores:

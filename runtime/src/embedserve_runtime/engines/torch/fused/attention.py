@@ -64,7 +64,10 @@ class PositionBias:
 
 
 class FusedAttention:
-    """softmax(cap(scale * q k^T) + position terms) v, over packed tokens."""
+    """softmax(cap(scale * q k^T) + position terms) v, over packed tokens.
+
+    flash: runs batches that have bounds. dtype: the dtype of the result, None for that of the values.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,6 @@ class FusedAttention:
         flash: FlashAttention | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """flash: runs batches that have bounds. dtype: of the result, None for that of the values."""
         self._dtype = dtype
         self._flash = flash
         self._attention = attention

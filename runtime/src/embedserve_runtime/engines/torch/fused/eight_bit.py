@@ -52,7 +52,10 @@ PLAIN = ProductEpilogue()
 
 
 class EightBitProduct:
-    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product."""
+    """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product.
+
+    dtype: the dtype of the model.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,6 @@ class EightBitProduct:
         kind: EightBit,
         epilogue: ProductEpilogue = PLAIN,
     ) -> None:
-        """dtype: of the model."""
         activation, gated, residual_norm = epilogue.activation, epilogue.gated, epilogue.residual_norm
         weight, scales = quantize(linear.weight, kind)
         self._kind = kind

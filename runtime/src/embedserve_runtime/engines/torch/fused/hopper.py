@@ -84,12 +84,14 @@ def has_gluon() -> bool:
 
 class HopperProduct:
     """activation(x W^T + b) (+ residual), or activation(gate) * up with both in one product. The bias of a deferred
-    residual's norm is part of b (`add_norm_bias`)."""
+    residual's norm is part of b (`add_norm_bias`).
+
+    weight: one that `find_hopper_obstacle` has nothing against. kind: the kind of the activation.
+    """
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, *, kind: int = NO_ACTIVATION, gated: bool = False
     ) -> None:
-        """weight: of those that `find_hopper_obstacle` has nothing against. kind: of the activation."""
         self._weight = _describe_tensor(
             weight, COLUMNS // 2 if gated else COLUMNS, STEP_BYTES // weight.element_size()
         )

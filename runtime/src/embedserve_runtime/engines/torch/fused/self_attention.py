@@ -64,7 +64,10 @@ class SharedTables:
 
 
 class FusedSelfAttention:
-    """Turns fused queries, keys and values into the result of attention (tokens, heads * head size)."""
+    """Turns fused queries, keys and values into the result of attention (tokens, heads * head size).
+
+    dtype: the dtype of the result, None for that of the values.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,6 @@ class FusedSelfAttention:
         *,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """dtype: of the result, None for that of values."""
         self._heads = (description.heads, description.kv_heads)
         self._rotary = shared.get_rotary_table(description.rotary)
         self._attend = shared.build_attention(description, name, dtype)
