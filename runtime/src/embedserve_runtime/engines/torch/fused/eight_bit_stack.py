@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -31,37 +32,24 @@ SAMPLE_LENGTH, SAMPLE_TOKENS = 128, 1024
 Embed8 = Callable[[DeviceBatch], Hidden8]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PostNormEmbeddings:
-    """Embeddings whose norm, if they have one, is deferred."""
-
-    tables: EmbeddingTables
-    norm: SmoothedNorm | None
-    kind: EightBit
-
-    def __call__(self, batch: DeviceBatch) -> Hidden8:
-        sums = embed_batch(self.tables, batch, self.tables.word_embeddings.dtype)
-        if self.norm is None:
-            return HiddenStates(QuantizedRows.quantize(sums, self.kind), sums)
-        return HiddenStates(*normalize_to_eight_bit(sums, self.norm, self.kind))
+def embed_for_post_norms(
+    tables: EmbeddingTables, norm: SmoothedNorm | None, kind: EightBit, batch: DeviceBatch
+) -> Hidden8:
+    """Embed a batch for layers with norms after the branches. norm: of the embeddings, which is deferred."""
+    sums = embed_batch(tables, batch, tables.word_embeddings.dtype)
+    if norm is None:
+        return HiddenStates(QuantizedRows.quantize(sums, kind), sums)
+    return HiddenStates(*normalize_to_eight_bit(sums, norm, kind))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PreNormEmbeddings:
-    """Embeddings in float32, and what the norm of the first layer makes of them."""
-
-    tables: EmbeddingTables
-    norm: SmoothedNorm | None
-    kind: EightBit
-
-    def __call__(self, batch: DeviceBatch) -> Hidden8:
-        hidden, norm = embed_batch(self.tables, batch, torch.float32), self.norm
-        rows = (
-            hidden
-            if norm is None
-            else add_and_normalize(hidden, norm.rows, dtype=self.tables.word_embeddings.dtype)
-        )
-        return HiddenStates(QuantizedRows.quantize(rows, self.kind), hidden)
+def embed_for_pre_norms(
+    tables: EmbeddingTables, norm: SmoothedNorm | None, kind: EightBit, batch: DeviceBatch
+) -> Hidden8:
+    """Embed a batch, in float32, for layers with norms before the branches. norm: the first of the first layer."""
+    hidden = embed_batch(tables, batch, torch.float32)
+    dtype = tables.word_embeddings.dtype
+    rows = hidden if norm is None else add_and_normalize(hidden, norm.rows, dtype=dtype)
+    return HiddenStates(QuantizedRows.quantize(rows, kind), hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +134,7 @@ def build_post_norm_layers(
     tables: EmbeddingTables, parts: Sequence[LayerParts8], kind: EightBit
 ) -> tuple[Embed8, list[Layer8]]:
     """Build the embeddings and layers, whose norms give the rows that the layer after them reads."""
-    embed = PostNormEmbeddings(replace(tables, norm=None), parts[0].before_attention, kind)
+    embed = partial(embed_for_post_norms, replace(tables, norm=None), parts[0].before_attention, kind)
     layers: list[Layer8] = [
         FusedLayer(each.products, each.attention, each.build_post_norms(kind, following))
         for each, following in zip(parts, [*parts[1:], None], strict=True)
@@ -161,13 +149,13 @@ def build_pre_norm_layers(
     first, last = parts[0], parts[-1]
     layers: list[Layer8] = []
     for each, following in pairwise(parts):
-        norm = following.before_attention
-        assert norm is not None  # `find_eight_bit_obstacle` names the others
-        layers.append(
-            FusedLayer(each.products, each.attention, EightBitPreNorms(each.before_mlp, norm, kind))
-        )
+        next_norm = following.before_attention
+        assert next_norm is not None  # `find_eight_bit_obstacle` names the others
+        norms = EightBitPreNorms(each.before_mlp, next_norm, kind)
+        layers.append(FusedLayer(each.products, each.attention, norms))
     layers.append(FusedLayer(last.products, last.attention, EightBitPreNorms(last.before_mlp, None, kind)))
-    embed = PreNormEmbeddings(tables, None if first.norms.attention is None else first.before_attention, kind)
+    norm = None if first.norms.attention is None else first.before_attention
+    embed = partial(embed_for_pre_norms, tables, norm, kind)
     return embed, layers
 
 
