@@ -60,11 +60,11 @@ with socket.create_connection(("::1", listening.getsockname()[1]), timeout=30):
 @needs_ipv6
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 def test_a_network_without_ipv4_is_served() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "connected\n"), done.stderr
+    assert (completed.returncode, completed.stdout) == (0, "connected\n"), completed.stderr

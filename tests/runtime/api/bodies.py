@@ -50,24 +50,24 @@ def request_models() -> list[type[ApiModel]]:
     )
     management = create_management_app(context, lambda _: None, OperatorCalls(None, ""))
     applications = create_app(context, ServerSettings()), management
-    found: dict[type[ApiModel], None] = {}
+    models: dict[type[ApiModel], None] = {}
     for route in (route for application in applications for route in application.routes):
         if isinstance(route, JsonRoute) and (body := get_type_hints(route.endpoint).get("body")):
-            _collect_models(body, found)
-    return [*found]
+            _collect_models(body, models)
+    return [*models]
 
 
-def _collect_models(annotation: Any, found: dict[type[ApiModel], None]) -> None:
-    if inspect.isclass(annotation) and issubclass(annotation, ApiModel) and annotation not in found:
-        found[annotation] = None
+def _collect_models(annotation: Any, models: dict[type[ApiModel], None]) -> None:
+    if inspect.isclass(annotation) and issubclass(annotation, ApiModel) and annotation not in models:
+        models[annotation] = None
         for field in annotation.model_fields.values():
-            _collect_models(field.annotation, found)
+            _collect_models(field.annotation, models)
     for inner in get_args(annotation):
-        _collect_models(inner, found)
+        _collect_models(inner, models)
 
 
-def body_of(model: type[ApiModel], /, **more: Any) -> bytes:
-    return json.dumps({**MINIMAL[model], **more}).encode()
+def body_of(model: type[ApiModel], /, **fields: Any) -> bytes:
+    return json.dumps({**MINIMAL[model], **fields}).encode()
 
 
 def refused(model: type[ApiModel], content: bytes) -> str:

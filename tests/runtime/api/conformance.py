@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 @dataclass(frozen=True)
 class Difference:
     tei: str
-    here: str
+    ours: str
     why: str
 
 
@@ -48,7 +48,7 @@ class Difference:
 class Row:
     """what: a sentence that is the test's name. server: one of `SERVERS` in the test."""
 
-    what: str
+    subject: str
     request: str
     body: Any
     want_status: int
@@ -807,13 +807,13 @@ def page() -> str:
     for section, rows in SECTIONS.items():
         lines += ["", f"## {section}", "", "| about | request | TEI | here | why |", "|---|---|---|---|---|"]
         lines += [
-            f"| {row.what} | {_shown(row)} | {row.differs.tei} | {row.differs.here} | {row.differs.why} |"
+            f"| {row.subject} | {_shown(row)} | {row.differs.tei} | {row.differs.ours} | {row.differs.why} |"
             for row in rows
             if row.differs
         ]
         if not any(row.differs for row in rows):
             lines = [*lines[:-2], "No differences."]
-        same = [f"`{row.request}`: {row.what} ({row.want_status})" for row in rows if not row.differs]
+        same = [f"`{row.request}`: {row.subject} ({row.want_status})" for row in rows if not row.differs]
         lines += ["", f"No difference ({len(same)}): " + "; ".join(same) + "."]
     return "\n".join([*lines, "", *clients_page(), "", *fields_page()]) + "\n"
 

@@ -106,21 +106,21 @@ async def test_a_request_chooses_its_task_and_learns_its_vector_space(
     several: dict[str, Runner], route: Route
 ) -> None:
     async with (
-        serve_in_process(model=several["both"]) as both,
+        serve_in_process(model=several["both"]) as server,
         serve_in_process(model=several["retrieval"]) as retrieval,
         serve_in_process(model=several["text-matching"]) as matching,
     ):
         alone = {"retrieval": retrieval, "text-matching": matching}
         for fields, task, same in ASKED.values():
             # All at once, so that a batch has sequences of several tasks.
-            found, _ = await asyncio.gather(
-                vectors(both, route, **fields), vectors(both, route, task="retrieval.query")
+            got, _ = await asyncio.gather(
+                vectors(server, route, **fields), vectors(server, route, task="retrieval.query")
             )
             want = await vectors(alone[task], route, **same)
-            np.testing.assert_allclose(found, want, atol=1e-6)
-            answer = await both.client.post(route.path, json={route.inputs: ["a"], **fields})
+            np.testing.assert_allclose(got, want, atol=1e-6)
+            answer = await server.client.post(route.path, json={route.inputs: ["a"], **fields})
             assert answer.headers["x-embedserve-vector-space"] == several[task].card.vector_space
-        refused = await both.client.post(route.path, json={route.inputs: ["a"], "task": "separation"})
+        refused = await server.client.post(route.path, json={route.inputs: ["a"], "task": "separation"})
     assert refused.status_code == 422
     assert "it has text-matching, retrieval" in refused.text
 
@@ -140,10 +140,10 @@ async def test_instances_of_two_tasks_are_refused_since_one_header_tells_their_s
 ) -> None:
     instances = [{"inputs": "a", "task": task} for task in ("retrieval.query", "text-matching")]
     async with serve_in_process(model=several["both"]) as server:
-        one = await server.client.post("/vertex", json={"instances": instances[:1]})
+        answer = await server.client.post("/vertex", json={"instances": instances[:1]})
         two = await server.client.post("/vertex", json={"instances": instances})
-    assert one.headers["x-embedserve-vector-space"] == several["retrieval"].card.vector_space
-    assert (one.status_code, two.status_code) == (200, 422)
+    assert answer.headers["x-embedserve-vector-space"] == several["retrieval"].card.vector_space
+    assert (answer.status_code, two.status_code) == (200, 422)
 
 
 async def test_info_tells_the_tasks_and_their_vector_spaces(several: dict[str, Runner]) -> None:
@@ -185,14 +185,14 @@ SCORED: dict[str, tuple[dict[str, str], str]] = {
 
 async def test_scores_are_those_of_the_task_that_is_asked_for(several: dict[str, Runner]) -> None:
     body = {"query": "hello", "documents": ["hello there", "something else"]}
-    async with serve_in_process(model=several["both"]) as both:
+    async with serve_in_process(model=several["both"]) as server:
         for name, (fields, task) in SCORED.items():
-            found = await both.client.post("/v1/score", json=body | fields)
+            answer = await server.client.post("/v1/score", json=body | fields)
             async with serve_in_process(model=several[task]) as alone:
                 want = (await alone.client.post("/v1/score", json=body)).json()
-            np.testing.assert_allclose(found.json()["scores"], want["scores"], atol=1e-6, err_msg=name)
-            assert found.json()["vector_space"] == want["vector_space"], name
-            assert found.headers["x-embedserve-vector-space"] == want["vector_space"], name
+            np.testing.assert_allclose(answer.json()["scores"], want["scores"], atol=1e-6, err_msg=name)
+            assert answer.json()["vector_space"] == want["vector_space"], name
+            assert answer.headers["x-embedserve-vector-space"] == want["vector_space"], name
 
 
 @pytest.mark.parametrize("task", ["separation", "query"])

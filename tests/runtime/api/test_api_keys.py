@@ -181,10 +181,10 @@ def check_at(file: Path, key: str, route: str, now: str = "2029-12-31T23:59:59+0
     """Return the name of the key, or the error's reason."""
     keys = ApiKeys(file=file, now=lambda: datetime.fromisoformat(now))
     try:
-        found = keys.check({b"authorization": f"Bearer {key}".encode()}, route)
+        key_name = keys.check({b"authorization": f"Bearer {key}".encode()}, route)
     except EmbedserveError as error:
         return error.reason
-    return None if found is None else found[0].name
+    return None if key_name is None else key_name[0].name
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ class Reference:
 
     def chunks(self, text: str) -> tuple[FloatArray, list[int], list[tuple[int, int]]]:
         """The vector of each chunk of a text, the number of its tokens, and where it lies."""
-        read = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         size = MAX_TOKENS - 2
         ids, offsets = (
             [values[start : start + size] for start in range(0, len(values), size)]
-            for values in (read["input_ids"], read["offset_mapping"])
+            for values in (encoded["input_ids"], encoded["offset_mapping"])
         )
         first, last = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         vectors = [unit(self.states([first, *part, last]).mean(axis=0)) for part in ids]
@@ -77,14 +77,14 @@ async def encoded(server: InProcessServer, inputs: list[str], **fields: Any) -> 
 async def test_late_chunking_is_one_forward_of_all_inputs_pooled_by_input(
     minilm_runner: Runner, reference: Reference
 ) -> None:
-    read = reference.tokenizer(JOINED, return_offsets_mapping=True)
-    states = reference.states(read["input_ids"])
+    encoded = reference.tokenizer(JOINED, return_offsets_mapping=True)
+    states = reference.states(encoded["input_ids"])
     want, start = [], 0
     for text in INPUTS:
         start = JOINED.index(text, start)
         inside = [
             number
-            for number, (first, last) in enumerate(read["offset_mapping"])
+            for number, (first, last) in enumerate(encoded["offset_mapping"])
             if first < start + len(text) and last > start
         ]
         want.append(unit(states[inside].mean(axis=0)))
@@ -142,7 +142,7 @@ async def test_each_chunk_has_the_prompt_and_is_shorter_by_it() -> None:
         want = [
             await embeddings(server, [text], input_type="query") for text in ("hello world a vector", "is")
         ]
-    assert [item["embedding"] for item in items] == [one[0]["embedding"] for one in want]
+    assert [item["embedding"] for item in items] == [chunks[0]["embedding"] for chunks in want]
     assert [(item["start"], item["end"]) for item in items] == [(0, 20), (21, 23)]
 
 

@@ -64,11 +64,11 @@ def test_the_name_of_a_key_and_its_rates_come_before_those_of_the_server(named: 
 @pytest.mark.parametrize("names", [("é", "è"), ("x" * 300, "x" * 301), ("a\tb", "a\x01b")], ids=repr)
 def test_two_names_are_two_clients_however_long_or_strange(names: tuple[str, str]) -> None:
     clients = ClientIdentifier(header=b"x-tenant")
-    one, other = (clients.identify({b"x-tenant": name.encode()}, "/embed") for name in names)
-    assert one is not None
-    assert other is not None
-    assert one.name != other.name
-    assert len(one.name) <= MAX_NAME_LENGTH
+    first, second = (clients.identify({b"x-tenant": name.encode()}, "/embed") for name in names)
+    assert first is not None
+    assert second is not None
+    assert first.name != second.name
+    assert len(first.name) <= MAX_NAME_LENGTH
 
 
 async def embed(server: InProcessServer, tenant: str, texts: list[str]) -> int:
@@ -175,11 +175,11 @@ async def test_each_of_equal_requests_in_flight_is_held_against_the_rates_and_co
     async with serve_in_process(gate, clients=clients) as server:
         first = asyncio.create_task(embed(server, "a", ["same text"]))
         await asyncio.to_thread(gate.entered.acquire)
-        others = [asyncio.create_task(embed(server, "a", ["same text"])) for _ in range(9)]
+        followers = [asyncio.create_task(embed(server, "a", ["same text"])) for _ in range(9)]
         while server.get_metric("embedserve_requests_in_flight") != 10:  # noqa: ASYNC110  # turns of the loop
             await asyncio.sleep(0)
         gate.release()
-        statuses = await asyncio.gather(first, *others)
+        statuses = await asyncio.gather(first, *followers)
         requests = await read_counts(server, "embedserve_client_requests_total")
         inputs = await read_counts(server, "embedserve_client_inputs_total")
         tokens = await read_counts(server, "embedserve_client_tokens_total")

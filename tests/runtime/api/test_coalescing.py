@@ -65,11 +65,11 @@ async def test_requests_with_one_text_in_flight_run_it_once() -> None:
     async with serve_in_process(gate) as server:
         first = asyncio.create_task(embed(server, ["same"]))
         await asyncio.to_thread(gate.entered.acquire)
-        others = [asyncio.create_task(embed(server, ["same"])) for _ in range(9)]
+        followers = [asyncio.create_task(embed(server, ["same"])) for _ in range(9)]
         different = asyncio.create_task(embed(server, ["other"]))
         for _ in range(2):
             gate.release()
-        answers = [response.json() for response in await asyncio.gather(first, *others)]
+        answers = [response.json() for response in await asyncio.gather(first, *followers)]
         await different
         assert await read_reused(server) == {"cache": 0.0, "in_flight": 9.0}
     assert sum(len(batch.lengths) for batch in gate.batches) == 2
@@ -99,13 +99,13 @@ async def test_when_the_first_goes_away_the_others_are_still_answered() -> None:
     async with serve_in_process(gate) as server:
         first = asyncio.create_task(embed(server, ["same"]))
         await asyncio.to_thread(gate.entered.acquire)
-        other = asyncio.create_task(embed(server, ["same"]))
+        follower = asyncio.create_task(embed(server, ["same"]))
         while server.get_metric("embedserve_requests_in_flight") != 2:  # noqa: ASYNC110  # turns of the loop
             await asyncio.sleep(0)
         first.cancel()
         for _ in range(3):
             gate.release()
-        assert (await other).status_code == 200
+        assert (await follower).status_code == 200
 
 
 async def test_a_text_that_fails_for_the_first_fails_for_the_others_with_an_error_of_their_own() -> None:
@@ -163,10 +163,10 @@ async def test_a_client_does_not_wait_in_the_queue_of_another() -> None:
 
         first = asyncio.create_task(send("one"))
         await asyncio.to_thread(gate.entered.acquire)
-        other = asyncio.create_task(send("other"))
+        task = asyncio.create_task(send("other"))
         for _ in range(2):
             gate.release()
-        assert (await first, await other) == (200, 200)
+        assert (await first, await task) == (200, 200)
         assert (await read_reused(server))["in_flight"] == 0.0
 
 
@@ -174,10 +174,10 @@ async def test_a_cached_text_is_answered_without_running_until_its_time_is_over(
     counting, passed = Counting(), [0.0]
     async with serve_in_process(counting, batching=CACHE, clock=lambda: passed[0]) as server:
         first = await embed(server, ["one", "two"])
-        again = await embed(server, ["two", "one", "three"])
+        repeated = await embed(server, ["two", "one", "three"])
         assert counting.inputs == 3
         assert await read_reused(server) == {"cache": 2.0, "in_flight": 0.0}
-        np.testing.assert_array_equal(again.json()[:2], first.json()[::-1])
+        np.testing.assert_array_equal(repeated.json()[:2], first.json()[::-1])
         passed[0] = 61.0
         await embed(server, ["one"])
         assert counting.inputs == 4
@@ -234,6 +234,6 @@ async def test_usage_counts_the_tokens_of_inputs_that_did_not_run() -> None:
     async with serve_in_process(batching=CACHE) as server:
         body = {"input": ["hello", "world", "hello"], "model": "tiny"}
         first = (await server.client.post("/v1/embeddings", json=body)).json()
-        again = (await server.client.post("/v1/embeddings", json=body)).json()
-    assert first["usage"] == again["usage"]
-    assert first["data"] == again["data"]
+        repeated = (await server.client.post("/v1/embeddings", json=body)).json()
+    assert first["usage"] == repeated["usage"]
+    assert first["data"] == repeated["data"]

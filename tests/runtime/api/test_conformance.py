@@ -54,7 +54,9 @@ SERVERS: dict[str, dict[str, Any]] = {
     "broken": {"run": broken},
 }
 
-CASES = [pytest.param(row, id=f"{section}: {row.what}") for section, rows in SECTIONS.items() for row in rows]
+CASES = [
+    pytest.param(row, id=f"{section}: {row.subject}") for section, rows in SECTIONS.items() for row in rows
+]
 
 
 @pytest.mark.parametrize("row", CASES)
@@ -96,5 +98,5 @@ def test_the_page_is_what_the_table_says() -> None:
 
 
 def test_every_row_has_a_name_of_its_own() -> None:
-    names = [row.what for rows in SECTIONS.values() for row in rows]
+    names = [row.subject for rows in SECTIONS.values() for row in rows]
     assert len(set(names)) == len(names)

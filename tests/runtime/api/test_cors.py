@@ -58,10 +58,14 @@ def cors_headers(answer: Answer) -> dict[str, str]:
 
 
 def test_without_the_setting_pages_are_told_nothing(closed: MonitoredServer) -> None:
-    asked = closed.send_request(preflight(PAGE), "OPTIONS")
-    assert (asked.status, asked.get("allow"), cors_headers(asked)) == (405, "POST", {}), asked
-    answered = closed.send_request(build_post("/embed", {"inputs": "a"}, f"origin: {PAGE}"))
-    assert (answered.status, cors_headers(answered)) == (200, {}), answered
+    preflight_answer = closed.send_request(preflight(PAGE), "OPTIONS")
+    assert (preflight_answer.status, preflight_answer.get("allow"), cors_headers(preflight_answer)) == (
+        405,
+        "POST",
+        {},
+    ), preflight_answer
+    answer = closed.send_request(build_post("/embed", {"inputs": "a"}, f"origin: {PAGE}"))
+    assert (answer.status, cors_headers(answer)) == (200, {}), answer
 
 
 @pytest.mark.parametrize(
@@ -70,13 +74,13 @@ def test_without_the_setting_pages_are_told_nothing(closed: MonitoredServer) -> 
 def test_a_page_may_ask_first_without_a_key(opened: MonitoredServer, path: str, method: str) -> None:
     answer = opened.send_request(preflight(PAGE, path, method), "OPTIONS")
     assert answer.status in {200, 204}, answer
-    found = cors_headers(answer)
-    assert found[ALLOW_ORIGIN] == PAGE
-    assert method in found["access-control-allow-methods"]
-    allowed = found["access-control-allow-headers"].lower()
+    headers = cors_headers(answer)
+    assert headers[ALLOW_ORIGIN] == PAGE
+    assert method in headers["access-control-allow-methods"]
+    allowed = headers["access-control-allow-headers"].lower()
     assert "authorization" in allowed
     assert "content-type" in allowed
-    assert found.get("access-control-allow-credentials") is None
+    assert headers.get("access-control-allow-credentials") is None
 
 
 @pytest.mark.parametrize("origin", OTHERS)
@@ -111,8 +115,8 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", [*ANSWERS])
 def test_a_page_can_read_every_answer(opened: MonitoredServer, name: str) -> None:
-    status, sent = ANSWERS[name]
-    answer = opened.send_request(sent)
+    status, request = ANSWERS[name]
+    answer = opened.send_request(request)
     assert answer.status == status, answer
     assert cors_headers(answer).get(ALLOW_ORIGIN) == PAGE, answer
     assert "origin" in (answer.get("vary") or "").lower(), "a cache would give this answer to other pages"

@@ -184,11 +184,11 @@ async def test_native_vectors_are_the_same_numbers_in_every_encoding(dtype: str,
 
 
 async def test_native_tokens_hidden_states_and_vectors_come_from_one_pass() -> None:
-    seen: list[PackedBatch] = []
+    batches: list[PackedBatch] = []
     good = build_mean_run(WIDE)
 
     def run(batch: PackedBatch) -> FloatArray:
-        seen.append(batch)
+        batches.append(batch)
         return good(batch)
 
     body = {
@@ -211,7 +211,7 @@ async def test_native_tokens_hidden_states_and_vectors_come_from_one_pass() -> N
     ]
     assert [len(states) for states in content["hidden"]] == content["token_counts"] == [4, 2]
     np.testing.assert_allclose(np.mean(content["hidden"][0], axis=0), content["dense"][0], rtol=1e-5)
-    assert len({batch.tokens for batch in seen}) == 1, (
+    assert len({batch.tokens for batch in batches}) == 1, (
         "the test's runner asks for rows and states of one batch"
     )
 
@@ -292,11 +292,11 @@ async def test_more_text_than_can_be_listed_is_refused(monkeypatch: pytest.Monke
 async def test_models_lists_the_one_that_is_served() -> None:
     async with serve_in_process() as server:
         listed = (await server.client.get("/v1/models")).json()
-        one = (await server.client.get("/v1/models/tiny")).json()
-        other = await server.client.get("/v1/models/other")
-    assert listed == {"object": "list", "data": [one]}
-    assert (one["id"], one["object"]) == ("tiny", "model")
-    assert other.status_code == 404
+        model = (await server.client.get("/v1/models/tiny")).json()
+        unknown = await server.client.get("/v1/models/other")
+    assert listed == {"object": "list", "data": [model]}
+    assert (model["id"], model["object"]) == ("tiny", "model")
+    assert unknown.status_code == 404
 
 
 async def test_a_client_that_waits_no_longer_gets_504() -> None:

@@ -149,9 +149,9 @@ async def test_what_nobody_waits_for_any_more_does_not_begin() -> None:
     async with new_work() as work:
         work.add("large", "large")
         await work.wait_until_begun(2)
-        gone = asyncio.create_task(work.threads.run(lambda: work.begun.append("gone")))
+        abandoned = asyncio.create_task(work.threads.run(lambda: work.begun.append("gone")))
         await asyncio.sleep(0)
-        gone.cancel()
+        abandoned.cancel()
         work.add("small")
         await asyncio.sleep(0)
         await work.end_first()

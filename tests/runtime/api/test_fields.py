@@ -80,8 +80,8 @@ async def answer_without(server: InProcessServer, path: str, base: Mapping[str, 
 
 def with_value(base: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """A body with a value at a path."""
-    first, dot, rest = name.partition(".")
-    return {**base, first: with_value(base.get(first, {}), rest, value) if dot else value}
+    first, dot, remainder = name.partition(".")
+    return {**base, first: with_value(base.get(first, {}), remainder, value) if dot else value}
 
 
 def is_named(name: str, text: str) -> bool:
@@ -95,9 +95,9 @@ def is_named(name: str, text: str) -> bool:
 def stripped(content: Any) -> Any:
     """The content without what is different in each answer."""
     if isinstance(content, dict):
-        kept = {name: value for name, value in content.items() if name not in CHANGING}
+        stable = {name: value for name, value in content.items() if name not in CHANGING}
         return {
-            name: stripped(value) for name, value in kept.items() if name != "id" or isinstance(value, int)
+            name: stripped(value) for name, value in stable.items() if name != "id" or isinstance(value, int)
         }
     return [stripped(value) for value in content] if isinstance(content, list) else content
 

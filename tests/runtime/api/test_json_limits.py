@@ -34,6 +34,6 @@ async def test_texts_may_hold_as_many_commas_and_brackets_as_they_like(name: str
 
 @pytest.mark.parametrize("name", [*BEYOND])
 async def test_a_body_beyond_the_bounds_is_refused_with_what_there_is_too_much_of(name: str) -> None:
-    inputs, what = BEYOND[name]
-    with pytest.raises(BatchTooLarge, match=f"more than [36] {what}; send fewer"):
+    inputs, excess = BEYOND[name]
+    with pytest.raises(BatchTooLarge, match=f"more than [36] {excess}; send fewer"):
         await check_json_size(json.dumps({"inputs": inputs}).encode(), BOUNDS)

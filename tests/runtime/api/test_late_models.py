@@ -27,7 +27,7 @@ DOCUMENTS = ["a list of numbers, in order", "deep learning", "what is a vector? 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(3)
-    return saved(tmp_path_factory.mktemp("colbert"), Kind(modules=(), then=pylate_with_unused))
+    return saved(tmp_path_factory.mktemp("colbert"), Kind(modules=(), change=pylate_with_unused))
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def runner(folder: Path) -> Runner:
 
 @pytest.fixture
 async def server(runner: Runner) -> AsyncIterator[InProcessServer]:
-    async with serve_in_process(model=runner) as made:
-        yield made
+    async with serve_in_process(model=runner) as in_process:
+        yield in_process
 
 
 def maxsims(oracle: MultiVectorEncoder) -> list[float]:
@@ -57,7 +57,7 @@ async def test_every_route_ranks_documents_by_maxsim(
     server: InProcessServer, oracle: MultiVectorEncoder
 ) -> None:
     sums = maxsims(oracle)
-    means = [one / 24 for one in sums]  # as many vectors as the query is filled up to
+    means = [total / 24 for total in sums]  # as many vectors as the query is filled up to
     for path in ("/v1/rerank", "/v2/rerank"):
         answer = await server.client.post(path, json={"query": QUERY, "documents": DOCUMENTS})
         results = answer.json()["results"]

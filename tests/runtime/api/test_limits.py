@@ -87,13 +87,13 @@ async def test_a_request_whose_inputs_take_too_long_to_tokenize_is_504_in_its_ti
     """A text of megabytes without a blank took 10 s with a limit of 1 s."""
     release = threading.Event()
     async with serve_in_process() as server:
-        others = [asyncio.create_task(server.service.run_in_thread(release.wait)) for _ in range(64)]
+        blockers = [asyncio.create_task(server.service.run_in_thread(release.wait)) for _ in range(64)]
         await asyncio.sleep(0)
         answer = await server.client.post(
             route, json={"inputs": "a" * 10_000}, headers={"x-embedserve-timeout": "0.05"}
         )
         release.set()
-        await asyncio.gather(*others)
+        await asyncio.gather(*blockers)
         assert server.context.memory.pending == 0
     assert answer.status_code == 504
     assert "not tokenized within 0.0" in answer.text
@@ -150,8 +150,8 @@ async def test_no_client_takes_the_memory_of_all_requests() -> None:
     async with serve_in_process(gate, memory=memory, clients=ClientIdentifier(header=b"x-tenant")) as server:
 
         def send(tenant: str) -> asyncio.Task[httpx.Response]:
-            sent = server.client.post(EMBED, json={"inputs": tenant}, headers={"x-tenant": tenant})
-            return asyncio.create_task(sent)
+            request = server.client.post(EMBED, json={"inputs": tenant}, headers={"x-tenant": tenant})
+            return asyncio.create_task(request)
 
         large = [send("large") for _ in range(2)]
         await asyncio.to_thread(gate.entered.acquire)
@@ -192,12 +192,12 @@ async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None
     async with serve_in_process(gate) as server:
         running = post(server, inputs="hello")
         await asyncio.to_thread(gate.entered.acquire)
-        gone = asyncio.Event()
-        waiting = asyncio.create_task(call_until(server, b'{"inputs": ["a", "b"]}', gone))
+        disconnected = asyncio.Event()
+        waiting = asyncio.create_task(call_until(server, b'{"inputs": ["a", "b"]}', disconnected))
         await queued(server, 2)
-        gone.set()
-        sent = await waiting
-        assert sent == []
+        disconnected.set()
+        messages = await waiting
+        assert messages == []
         assert server.dispatcher.queued_inputs == 0
         gate.release()
         assert (await running).status_code == 200
@@ -206,23 +206,23 @@ async def test_a_client_that_goes_away_takes_its_work_out_of_the_queue() -> None
     assert len(gate.batches) == 1
 
 
-async def call_until(server: InProcessServer, body: bytes, gone: asyncio.Event) -> list[Message]:
+async def call_until(server: InProcessServer, body: bytes, disconnected: asyncio.Event) -> list[Message]:
     """Call the application as a server does, with a client that leaves when `gone` is set."""
-    sent: list[Message] = []
+    messages: list[Message] = []
     incoming: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Message:
         if message := next(incoming, None):
             return message
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = SCOPE
     await server.app(scope, receive, send)
-    return sent
+    return messages
 
 
 async def test_a_client_that_goes_away_while_sending_is_forgotten() -> None:
@@ -255,16 +255,16 @@ async def test_nothing_is_kept_of_an_answered_request() -> None:
 
     watcher = RequestWatcher()
     watcher.stop(watcher.watch(receive))
-    kept = weakref.ref(receive)
+    reference = weakref.ref(receive)
     del receive
-    assert kept() is None, "its body would stay in memory as long"
+    assert reference() is None, "its body would stay in memory as long"
 
 
 async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disconnect, "BODY_SECONDS", WATCH_SECONDS)
     async with serve_in_process() as server:
         incoming: Iterator[Message] = iter([{"type": "http.request", "body": b"{", "more_body": True}])
-        sent: list[Message] = []
+        messages: list[Message] = []
 
         async def receive() -> Message:
             if message := next(incoming, None):
@@ -273,7 +273,7 @@ async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatc
             raise AssertionError("nothing more comes")
 
         async def send(message: Message) -> None:
-            sent.append(message)
+            messages.append(message)
 
         await server.app(
             SCOPE,
@@ -281,8 +281,8 @@ async def test_a_body_that_does_not_arrive_is_408(monkeypatch: pytest.MonkeyPatc
             send,
         )
         assert server.context.memory.pending == 0
-    assert sent[0]["status"] == 408
-    assert (b"connection", b"close") in sent[0]["headers"]
+    assert messages[0]["status"] == 408
+    assert (b"connection", b"close") in messages[0]["headers"]
 
 
 PROBES = [

@@ -57,16 +57,18 @@ async def connected(server: InProcessServer, count: int = 1) -> AsyncIterator[li
 
 async def test_requests_that_come_together_get_their_own_answers() -> None:
     texts = ["hello", "", "world " * 40, "deep learning", "a", "numbers of a list"]
-    wanted = {"normalize": False}
+    options = {"normalize": False}
     async with serve_in_process() as server, connected(server, len(texts)) as clients:
         alone = [
-            await clients[0].ask("/embed", json.dumps({"inputs": text} | wanted).encode()) for text in texts
+            await clients[0].ask("/embed", json.dumps({"inputs": text} | options).encode()) for text in texts
         ]
         for client, text in zip(clients, texts, strict=True):
-            client.send("/embed", json.dumps({"inputs": text} | wanted).encode())
+            client.send("/embed", json.dumps({"inputs": text} | options).encode())
         together = [await client.reply() for client in clients]
-    assert [(one.status, one.body) for one in together] == [(one.status, one.body) for one in alone]
-    assert [one.status for one in alone] == [200, 400, 200, 200, 200, 200]
+    assert [(answer.status, answer.body) for answer in together] == [
+        (answer.status, answer.body) for answer in alone
+    ]
+    assert [answer.status for answer in alone] == [200, 400, 200, 200, 200, 200]
 
 
 async def test_requests_sent_ahead_are_answered_in_their_order_whatever_their_size() -> None:

@@ -25,8 +25,10 @@ TAKEN = ""
 
 
 def write_keys(file: Path, *keys: Ed25519PrivateKey) -> None:
-    found = [{**OKPAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": name_key(key)} for key in keys]
-    file.write_text(json.dumps({"keys": found}))
+    keys_of_set = [
+        {**OKPAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": name_key(key)} for key in keys
+    ]
+    file.write_text(json.dumps({"keys": keys_of_set}))
 
 
 def name_key(key: Ed25519PrivateKey) -> str:
@@ -45,8 +47,8 @@ def sign(key: Ed25519PrivateKey = KEY, /, **changes: Any) -> bytes:
         "generation": 7,
         "sequence": 1,
     } | changes
-    kept = {name: value for name, value in claims.items() if value is not None}
-    return b"Bearer " + jwt.encode(kept, key, "EdDSA", headers={"kid": name_key(key)}).encode()
+    payload = {name: value for name, value in claims.items() if value is not None}
+    return b"Bearer " + jwt.encode(payload, key, "EdDSA", headers={"kid": name_key(key)}).encode()
 
 
 def ask(calls: OperatorCalls, authorization: bytes, *, body: bytes = BODY, is_change: bool = True) -> str:

@@ -81,9 +81,9 @@ async def test_the_model_is_named_with_its_vector_space_and_what_computes_it() -
 async def document() -> dict[str, Any]:
     """The document of a server without a management port."""
     async with serve_in_process() as server:
-        found: dict[str, Any] = (await server.client.get("/openapi.json")).json()
-        assert (await server.client.get("/api-doc/openapi.json")).json() == found, "as TEI has it"
-        return found
+        content: dict[str, Any] = (await server.client.get("/openapi.json")).json()
+        assert (await server.client.get("/api-doc/openapi.json")).json() == content, "as TEI has it"
+        return content
 
 
 def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
@@ -118,8 +118,8 @@ async def test_others_are_answered_while_the_document_is_built() -> None:
     async with serve_in_process() as server:
         document = asyncio.create_task(server.client.get("/openapi.json"))
         probe = asyncio.create_task(server.client.get("/health"))
-        done, _ = await asyncio.wait((document, probe), return_when=asyncio.FIRST_COMPLETED)
-        assert done == {probe}
+        finished, _ = await asyncio.wait((document, probe), return_when=asyncio.FIRST_COMPLETED)
+        assert finished == {probe}
         assert (await document).status_code == 200
 
 

@@ -21,7 +21,7 @@ INPUT = "a text or an array of token ids"
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "message"),
+    ("model", "fields", "message"),
     [
         (tei.EmbedRequest, {"inputs": 5}, f"`inputs` must be {INPUTS} (got 5)"),
         (tei.EmbedRequest, {"inputs": {"a": 1}}, f"`inputs` must be {INPUTS} (got an object)"),
@@ -125,9 +125,9 @@ INPUT = "a text or an array of token ids"
     ],
 )
 def test_a_wrong_value_is_refused_by_its_path_and_what_is_expected(
-    model: type[ApiModel], more: dict[str, Any], message: str
+    model: type[ApiModel], fields: dict[str, Any], message: str
 ) -> None:
-    content = body_of(model, **more)
+    content = body_of(model, **fields)
     assert refused(model, content) == message
     with pytest.raises(WrongShape) as failure:
         read_python(model, json.loads(content))

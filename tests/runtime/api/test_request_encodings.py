@@ -72,14 +72,14 @@ def test_a_packed_body_is_as_good_as_the_plain_one(
     plain = server.send_request(build_request("POST", "/embed", JSON, body=BODY))
     packed, coding = PACKED[encoding], f"content-encoding: {encoding}"
     if framing == "chunked":
-        sent = build_request(
+        request = build_request(
             "POST", "/embed", JSON, coding, "transfer-encoding: chunked", body=encode_chunked(packed, 7)
         )
     else:
-        sent = build_request("POST", "/embed", JSON, coding, body=packed)
+        request = build_request("POST", "/embed", JSON, coding, body=packed)
     connection = server.connect()
     for _ in range(2):  # the connection goes on
-        connection.send(sent)
+        connection.send(request)
         answer = connection.read_answer()
         assert (answer.status, answer.body) == (200, plain.body), answer
 

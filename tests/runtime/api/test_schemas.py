@@ -21,10 +21,10 @@ from tests.runtime.api.bodies import MINIMAL, SPACE, body_of, refused, request_m
 
 MODULES: tuple[ModuleType, ...] = (cohere, messages, native, openai, probes, ranking, score, tei)
 MODELS = [
-    found
+    member
     for module in MODULES
-    for found in vars(module).values()
-    if inspect.isclass(found) and issubclass(found, ApiModel) and found.__module__ == module.__name__
+    for member in vars(module).values()
+    if inspect.isclass(member) and issubclass(member, ApiModel) and member.__module__ == module.__name__
 ]
 OPTIONAL_FIELDS = [
     (model, name)
@@ -114,10 +114,10 @@ def test_any_json_is_taken_or_refused_with_a_bounded_message(
     assert _outcome(lambda: read_python(model, body)) == in_json.replace("the body must", "the value must")
 
 
-def _outcome(read: Callable[[], ApiModel]) -> str:
+def _outcome(parse: Callable[[], ApiModel]) -> str:
     """Return what is taken, as JSON; else why it is not."""
     try:
-        return to_json(read()).decode()
+        return to_json(parse()).decode()
     except WrongShape as error:
         return error.message
 
@@ -142,7 +142,7 @@ def test_openapi_shows_every_model_and_field_with_words_and_an_example(
 def test_examples_are_taken_by_their_models(model: type[ApiModel]) -> None:
     schema = model.model_json_schema()
     for name, field in schema["properties"].items():
-        whole = {other: each["examples"][0] for other, each in schema["properties"].items()}
+        whole = {field_name: each["examples"][0] for field_name, each in schema["properties"].items()}
         for shown in field["examples"]:
             read_json(model, json.dumps({**whole, name: shown}).encode())
 

@@ -55,13 +55,13 @@ async def test_every_answer_names_its_space_and_what_computes_it_and_no_other_on
         else build_card()
     )
     async with serve_in_process(card=card) as server:
-        answered = await server.client.post(path, json=body)
+        answer = await server.client.post(path, json=body)
         header = {"X-Embedserve-Vector-Space": SPACE}
-        asked = await server.client.post(path, json=body, headers=header)
+        pinned = await server.client.post(path, json=body, headers=header)
         refused = await server.client.post(path, json=body, headers={**header, **_space(OTHER)})
-    assert (answered.status_code, asked.status_code, refused.status_code) == (200, 200, 409), answered.text
-    assert answered.headers["X-Embedserve-Vector-Space"] == SPACE
-    assert answered.headers["X-Embedserve-Compute"] == "float32"
+    assert (answer.status_code, pinned.status_code, refused.status_code) == (200, 200, 409), answer.text
+    assert answer.headers["X-Embedserve-Vector-Space"] == SPACE
+    assert answer.headers["X-Embedserve-Compute"] == "float32"
     assert SPACE in refused.text
     assert OTHER in refused.text
 
@@ -243,13 +243,13 @@ async def test_what_comes_by_a_name_that_stands_for_another_space_is_answered_th
         body = {"inputs": "hello"}
         own = await client.post("/embed", json=body)
         server.context.readiness.current_space = OTHER
-        sent = {"Authorization": "Bearer k", "X-Request-Id": "mine", "Connection": "keep-alive"}
-        passed_on = await client.post("/embed?x=1", json=body, headers=sent)
+        headers = {"Authorization": "Bearer k", "X-Request-Id": "mine", "Connection": "keep-alive"}
+        passed_on = await client.post("/embed?x=1", json=body, headers=headers)
         server.context.readiness.current_space = SPACE
-        again = await client.post("/embed", json=body)
+        repeated = await client.post("/embed", json=body)
         counted = server.get_metric("embedserve_requests_total", {"route": "forwarded", "status": "200"})
-    assert own.json() == again.json()
-    assert own.headers["X-Embedserve-Vector-Space"] == again.headers["X-Embedserve-Vector-Space"] == SPACE
+    assert own.json() == repeated.json()
+    assert own.headers["X-Embedserve-Vector-Space"] == repeated.headers["X-Embedserve-Vector-Space"] == SPACE
     assert "connection" not in own.headers
     assert passed_on.json() == [["other"]]
     assert passed_on.headers["X-Embedserve-Vector-Space"] == OTHER

@@ -48,8 +48,8 @@ def runner(folder: Path) -> Runner:
 
 @pytest.fixture
 async def server(runner: Runner) -> AsyncIterator[InProcessServer]:
-    async with serve_in_process(model=runner) as made:
-        yield made
+    async with serve_in_process(model=runner) as in_process:
+        yield in_process
 
 
 def ids_by(folder: Path, encoder: str, text: str) -> list[int]:

@@ -33,9 +33,9 @@ SIZE = 36
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("bert")
-    tiny_bert(made, vocab_size=30_522)
-    return with_minilm_tokenizer(made)
+    model_folder = tmp_path_factory.mktemp("bert")
+    tiny_bert(model_folder, vocab_size=30_522)
+    return with_minilm_tokenizer(model_folder)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ async def test_dense_vectors_are_written_as_literals_of_pgvector(runner: Runner)
         np.array([json.loads(literal) for literal in literals], dtype=np.float32), want
     )
     assert bits == ["".join(str(int(number > 0)) for number in row) for row in want]
-    assert [len(json.loads(one)) for one in tokens[0]] == [SIZE] * 4
+    assert [len(json.loads(text)) for text in tokens[0]] == [SIZE] * 4
 
 
 async def test_sparse_vectors_are_written_as_literals_and_as_weights_by_text() -> None:
@@ -107,10 +107,10 @@ async def test_ranges_of_the_folder_are_taken_when_they_are_asked_for(folder: Pa
     (tmp_path / RANGES_FILE).write_text(json.dumps(RANGES))
     async with serve_in_process(model=loaded(tmp_path)) as server:
         stored = await encoded(server.client, dtype="uint8", ranges="stored")
-        given = await encoded(server.client, dtype="uint8", ranges=RANGES)
+        with_given_ranges = await encoded(server.client, dtype="uint8", ranges=RANGES)
         cut = {"inputs": TEXTS, "dtype": "int8", "ranges": "stored", "dimensions": 8}
         refused = await server.client.post("/v1/encode", json=cut)
-    assert stored["dense"] == given["dense"]
+    assert stored["dense"] == with_given_ranges["dense"]
     assert (refused.status_code, "leave out dimensions" in refused.text) == (422, True)
     (tmp_path / RANGES_FILE).write_text(json.dumps({"min": [0.0], "max": [1.0]}))
     with pytest.raises(ModelInvalid, match="has 1 and 1 numbers, the vectors have 36 dimensions"):
@@ -169,12 +169,12 @@ async def test_chunks_are_means_of_the_states_that_one_forward_of_the_whole_text
     body = {"inputs": [text, TEXTS[0]], "prompt": prompt, "spans": [spans, []], "normalize": True}
     async with serve_in_process(model=runner) as server:
         alone = await encoded(server.client, **body)
-        beside = await encoded(server.client, **body, outputs=["dense", "hidden"], dimensions=8)
+        whole_text = await encoded(server.client, **body, outputs=["dense", "hidden"], dimensions=8)
         bits = await encoded(server.client, **body, dtype="ubinary", encoding="base64")
     np.testing.assert_allclose(alone["chunks"][0], normalize(np.array(want)), atol=FP32_MAX_ABS_DIFF)
     assert (alone["chunks"][1], "dense" in alone, "hidden" in alone) == ([], False, False)
-    assert [np.shape(chunk) for chunk in beside["chunks"]] == [(4, 8), (0,)]
-    assert [np.shape(one) for one in beside["hidden"]] == [(len(ids), SIZE), (6, SIZE)]
-    assert np.shape(beside["dense"]) == (2, 8)
+    assert [np.shape(chunk) for chunk in whole_text["chunks"]] == [(4, 8), (0,)]
+    assert [np.shape(vector) for vector in whole_text["hidden"]] == [(len(ids), SIZE), (6, SIZE)]
+    assert np.shape(whole_text["dense"]) == (2, 8)
     packed = np.packbits(np.array(alone["chunks"][0]) > 0, axis=1)
-    assert [base64.b64decode(one) for one in bits["chunks"][0]] == [row.tobytes() for row in packed]
+    assert [base64.b64decode(vector) for vector in bits["chunks"][0]] == [row.tobytes() for row in packed]

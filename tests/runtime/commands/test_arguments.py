@@ -46,12 +46,12 @@ def parse(*arguments: str) -> Invocation:
 
 def list_commands() -> list[tuple[str, ...]]:
     """Return the words of every command, and those of groups."""
-    found: list[tuple[str, ...]] = [()]
+    commands: list[tuple[str, ...]] = [()]
     for name, command in build_command_line().commands.items():
-        found.append((name,))
+        commands.append((name,))
         if isinstance(command, click.Group):
-            found += [(name, action) for action in command.commands]
-    return found
+            commands += [(name, action) for action in command.commands]
+    return commands
 
 
 @pytest.mark.parametrize("words", list_commands(), ids=" ".join)
@@ -60,9 +60,9 @@ def test_each_command_has_a_help_that_names_it(
     words: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, flag]) == 0
-    written = capsys.readouterr()
-    assert written.out.startswith(" ".join(("Usage: embedserve", *words)))
-    assert written.err == ""
+    captured = capsys.readouterr()
+    assert captured.out.startswith(" ".join(("Usage: embedserve", *words)))
+    assert captured.err == ""
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
@@ -71,7 +71,7 @@ def test_the_whole_help_has_each_setting_with_its_variable_and_its_default(
 ) -> None:
     assert main([command, "--help-all"]) == 0
     # Lines are broken at blanks and hyphens.
-    written = "".join(capsys.readouterr().out.split())
+    output = "".join(capsys.readouterr().out.split())
     missing = [
         (setting.flag, text)
         for setting in FLAGGED
@@ -81,19 +81,19 @@ def test_the_whole_help_has_each_setting_with_its_variable_and_its_default(
             f"default: {setting.default}" if setting.default else "",
             setting.description,
         )
-        if "".join(text.split()) not in written
+        if "".join(text.split()) not in output
     ]
     assert missing == []
 
 
 def test_the_help_shows_what_people_use_and_names_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 0
-    written = capsys.readouterr().out
+    output = capsys.readouterr().out
     for flag in ("--precision", "--pooling", "--device", "--prompt-name", "--port", "--log-format"):
-        assert f"{flag} " in written
-    assert "--max-pending-bytes" not in written
-    assert "embedserve serve --help-all" in written
-    titles = [line for line in written.splitlines() if line.endswith(":") and not line.startswith(" ")]
+        assert f"{flag} " in output
+    assert "--max-pending-bytes" not in output
+    assert "embedserve serve --help-all" in output
+    titles = [line for line in output.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Options:", "Model:", "Engine:", "Server:", "Batching:", "Logs:"]
 
 
@@ -206,9 +206,9 @@ def test_wrong_usage_exits_with_2_and_says_what_is_right(
     words: list[str], want: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    written = capsys.readouterr().err
-    assert want in written
-    assert "--help' for help." in written
+    errors = capsys.readouterr().err
+    assert want in errors
+    assert "--help' for help." in errors
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_without_a_model_the_error_says_how_to_name_one(
     (tmp_path / "empty.yaml").touch()
     for words in ([], ["--config", str(tmp_path / "empty.yaml")], ["--port", "80"]):
         assert main(["serve", *words]) == os.EX_CONFIG
-        written = capsys.readouterr().err
-        assert "model.source is missing: give a model folder or a Hub repository" in written
-        assert "EMBEDSERVE_MODEL__SOURCE" in written
+        errors = capsys.readouterr().err
+        assert "model.source is missing: give a model folder or a Hub repository" in errors
+        assert "EMBEDSERVE_MODEL__SOURCE" in errors
 
 
 def list_examples() -> list[tuple[str, str]]:
@@ -267,8 +267,8 @@ def test_the_page_shows_what_commands_print(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     main(shlex.split(words))
-    written = capsys.readouterr()
-    assert written.out + written.err == want
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == want
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,8 +80,8 @@ def test_a_failed_fetch_exits_with_1_and_leaves_the_reason(
         monkeypatch.setenv("EMBEDSERVE_MODEL__ENDPOINT", hub.url)
         assert main(["fetch", "--config", str(config)]) == 1
     assert f"embedserve: ModelNotFound: repository {REPOSITORY} does not exist" in capsys.readouterr().err
-    left = json.loads((tmp_path / "termination-log").read_text())
-    assert (left["reason"], left["retryable"]) == ("ModelNotFound", False)
+    termination_message = json.loads((tmp_path / "termination-log").read_text())
+    assert (termination_message["reason"], termination_message["retryable"]) == ("ModelNotFound", False)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -109,15 +109,15 @@ def test_a_store_that_is_not_there_is_not_an_empty_one(
 ) -> None:
     missing = tmp_path / "missing"
     assert main(["store", *action, "--store", str(missing)]) == os.EX_CONFIG
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert f"there is no folder {missing}" in written.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"there is no folder {missing}" in captured.err
 
 
 def test_an_empty_store_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "list", "--store", str(tmp_path)]) == 0
-    written = capsys.readouterr()
-    assert (written.out, written.err) == ("", f"embedserve: the store {tmp_path} is empty\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"embedserve: the store {tmp_path} is empty\n")
 
 
 def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,9 +144,9 @@ def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.
     assert folder.is_dir()
     (folder / "model.onnx").chmod(0o644)
     (folder / "model.onnx").write_bytes(b"grape")
-    code, said = run(capsys, "verify", "--remove", *where)
+    code, output = run(capsys, "verify", "--remove", *where)
     assert code == 1
-    assert "artifacts/abc: model.onnx has SHA-256" in said
+    assert "artifacts/abc: model.onnx has SHA-256" in output
     assert not folder.exists()
 
 
@@ -155,6 +155,6 @@ def test_the_store_is_listed_checked_and_cleaned(tmp_path: Path, capsys: pytest.
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
-    written = capsys.readouterr()
-    assert written.out == ""
-    assert "Usage: embedserve" in written.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Usage: embedserve" in captured.err

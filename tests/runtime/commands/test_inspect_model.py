@@ -142,8 +142,8 @@ def test_a_scaling_of_positions_that_is_not_done_is_said(
     folder = tmp_path / "saved"
     edit(folder / "config.json", rotary_scaling_factor=2.0, max_trained_positions=20)
     assert main(["inspect", str(folder)]) == 0
-    said = "config.json: rotary_scaling_factor: texts end at max_trained_positions, 20 tokens"
-    assert re.search(rf"^Ignored +{said}$", capsys.readouterr().out, re.MULTILINE)
+    notice = "config.json: rotary_scaling_factor: texts end at max_trained_positions, 20 tokens"
+    assert re.search(rf"^Ignored +{notice}$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_what_the_tokenizers_class_decides_against_tokenizer_json_is_said(
@@ -156,8 +156,8 @@ def test_what_the_tokenizers_class_decides_against_tokenizer_json_is_said(
     edit(folder / "tokenizer_config.json", do_lower_case=False)
     assert main(["inspect", str(folder)]) == 0
     after = capsys.readouterr().out
-    said = r"do_lower_case = false \(tokenizer_config.json\), against lowercase = true of tokenizer.json"
-    assert re.search(rf"^Tokenizer +{said}$", after, re.MULTILINE)
+    notice = r"do_lower_case = false \(tokenizer_config.json\), against lowercase = true of tokenizer.json"
+    assert re.search(rf"^Tokenizer +{notice}$", after, re.MULTILINE)
     assert re.findall("vs2-.*", after) != re.findall("vs2-.*", before)
 
 

@@ -21,13 +21,13 @@ def run(
 ) -> tuple[int, str]:
     """Run a command in a shell; return its exit code and its standard error."""
     command = ["sh", "-c", f'exec "$0" -c "$@" {redirection}', sys.executable, PROGRAM, *words]
-    done = subprocess.run(
+    completed = subprocess.run(
         command,
         env={**os.environ, **(variables or {})},
         capture_output=True,
         check=False,
     )
-    return done.returncode, done.stderr.decode()
+    return completed.returncode, completed.stderr.decode()
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_an_output_that_nobody_reads_any_more_is_silent(words: list[str], store:
     os.close(reading)
     command = [sys.executable, "-c", PROGRAM, *words]
     environment = {**os.environ, **store}
-    done = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, check=False)
+    completed = subprocess.run(command, env=environment, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    assert (completed.returncode, completed.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_characters_that_the_locale_does_not_have_are_escaped(tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def test_a_bar_says_how_much_how_fast_and_how_long_yet(state: WorkState, want: s
 
 
 def test_a_bar_stays_on_one_line_of_a_narrow_terminal() -> None:
-    written = io.StringIO()
-    console = Console(file=written, width=80)
+    terminal = io.StringIO()
+    console = Console(file=terminal, width=80)
     console.print(build_bars([WorkState("reading", 3e8, 6e8, "parameters", 5e6, 60.0)]))
-    (line,) = written.getvalue().splitlines()
+    (line,) = terminal.getvalue().splitlines()
     assert line.rstrip().endswith("0:01:00 left")
 
 
@@ -86,21 +86,21 @@ def test_work_is_displayed_as_long_as_it_goes_on_and_by_nobody_unless_asked_for(
     shown: list[ReadState] = []
 
     @contextmanager
-    def display(read: ReadState) -> Iterator[None]:
-        shown.append(read)
+    def display(read_state: ReadState) -> Iterator[None]:
+        shown.append(read_state)
         yield
-        shown.remove(read)
+        shown.remove(read_state)
 
     with display_work_by(display), track_work("reading", 4, "tokens") as advance:
         advance(3)
-        assert [read().done for read in shown] == [3]
+        assert [read_state().done for read_state in shown] == [3]
     assert shown == []
     clock = Clock()
     with display_work_by(display), track_time("measuring", 10, clock):
         clock.now += 4
-        assert [(read().done, read().seconds_remaining) for read in shown] == [(4, 6)]
+        assert [(read_state().done, read_state().seconds_remaining) for read_state in shown] == [(4, 6)]
         clock.now += 40
-        assert [(read().done, read().seconds_remaining) for read in shown] == [(10, 0)]
+        assert [(read_state().done, read_state().seconds_remaining) for read_state in shown] == [(10, 0)]
     with track_work("reading", 4, "tokens") as advance:
         advance(1)
         assert shown == []
@@ -179,9 +179,11 @@ def test_a_conversion_with_pipes_writes_no_control_characters(minilm: Path, tmp_
         "--onnx-precision",
         "float32",
     ]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True)
-    assert "\x1b" not in done.stdout + done.stderr
-    assert json.loads(done.stderr.splitlines()[-1])["message"] == "model converted"
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True
+    )
+    assert "\x1b" not in completed.stdout + completed.stderr
+    assert json.loads(completed.stderr.splitlines()[-1])["message"] == "model converted"
 
 
 def test_ctrl_c_ends_a_fetch_without_a_traceback(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_ctrl_c_ends_a_fetch_without_a_traceback(tmp_path: Path) -> None:
                 if json.loads(line)["message"] == "fetching":
                     break
             process.send_signal(signal.SIGINT)
-            rest = process.stderr.read()
+            errors = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
-    assert rest.endswith("embedserve: interrupted\n")
-    assert "Traceback" not in rest
+    assert errors.endswith("embedserve: interrupted\n")
+    assert "Traceback" not in errors

@@ -61,5 +61,5 @@ FROM_AMPERE_ON = "sm_80 sm_90 sm_100 sm_110 sm_120"
 def test_what_torch_has_code_for_is_what_the_classes_of_the_architecture_need(
     machine: str, built: str, status: CheckStatus, detail: str
 ) -> None:
-    found = checks.check_generations(machine, built)
-    assert (found.status, detail in found.detail) == (status, True), found
+    check = checks.check_generations(machine, built)
+    assert (check.status, detail in check.detail) == (status, True), check

@@ -82,20 +82,20 @@ def test_an_output_that_nobody_reads_any_more_is_no_error(minilm: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-c", PROGRAM, "inspect", "--json", str(minilm)]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    completed = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    assert (completed.returncode, completed.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("words", [["inspect", "--json"], ["store", "list", "--json"]], ids=str)
 def test_json_is_the_same_on_a_terminal(words: list[str], minilm: Path, store: Path) -> None:
     words = [*words, str(minilm)] if words[0] == "inspect" else [*words, "--store", str(store)]
     begin = "{" if words[0] == "inspect" else "["
-    shown, read = json.loads(skip_bars(run_on_terminal(words), begin)), json.loads(run_with_pipe(words))
-    for facts in (shown, read):
+    shown, piped = json.loads(skip_bars(run_on_terminal(words), begin)), json.loads(run_with_pipe(words))
+    for facts in (shown, piped):
         if isinstance(facts, list):
             facts[0].pop("ageSeconds")
-    assert shown == read
+    assert shown == piped
 
 
 def test_the_store_is_a_table_on_a_terminal_whose_cells_are_no_markup(store: Path) -> None:

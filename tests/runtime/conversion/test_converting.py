@@ -163,9 +163,9 @@ def test_a_variant_below_the_floor_is_not_published_and_float32_is_served(
     engine = {"kind": "onnx", "precision": precision}
     config = config_of(parity=NOT_REACHED, precision=[precision], engine=engine)
     result = convert(config)
-    float32, other = result["variants"]
-    assert (result["chosen"], float32["published"], other["published"]) == ("float32", True, False)
-    assert "is below 1" in other["reason"]
+    float32, eight_bit = result["variants"]
+    assert (result["chosen"], float32["published"], eight_bit["published"]) == ("float32", True, False)
+    assert "is below 1" in eight_bit["reason"]
     assert not (folder_of(config, result) / precision).exists()
     with caplog.at_level(logging.WARNING):
         assert load_runner(config).engine.precision == "float32"
@@ -203,14 +203,14 @@ def test_a_file_of_the_right_size_with_another_byte_is_made_anew(config_of: Conf
     assert contents(folder) == want
 
 
-@pytest.mark.parametrize(("how", "want_same"), [("IfNeeded", True), ("Always", False)])
+@pytest.mark.parametrize(("convert_setting", "want_same"), [("IfNeeded", True), ("Always", False)])
 def test_an_artifact_that_is_there_is_made_again_only_if_asked_to(
-    config_of: ConfigOf, how: str, want_same: bool
+    config_of: ConfigOf, convert_setting: str, want_same: bool
 ) -> None:
     folder = folder_of(config_of(), convert(config_of()))
     report = folder / "report.json"
     before = report.stat().st_mtime_ns
-    convert(config_of(convert=how))
+    convert(config_of(convert=convert_setting))
     assert (report.stat().st_mtime_ns == before) is want_same
 
 
@@ -279,8 +279,8 @@ def test_a_recipe_with_products_in_float32_runs_and_says_so(
         "MatMulNBits",
         "MatMulNBits",
     ]
-    (said,) = (entry.value for entry in graph.metadata_props if entry.key == "embedserve.recipe")
-    assert said == "8-bit products: 0 static, 2 block-wise of 32, 2 in float32"
+    (recipe,) = (entry.value for entry in graph.metadata_props if entry.key == "embedserve.recipe")
+    assert recipe == "8-bit products: 0 static, 2 block-wise of 32, 2 in float32"
 
 
 HEADS = {

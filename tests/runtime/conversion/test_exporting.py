@@ -72,9 +72,9 @@ def test_a_model_of_no_family_is_exported_equals_transformers_and_is_served_from
     runner = load_runner(config)
     assert runner.card.vector_space == result["vectorSpace"]
     assert np.abs(embed(runner, TEXTS) - of_transformers(ernie)).max() <= FP32_MAX_ABS_DIFF
-    again = convert(config_of(ernie, tmp_path / "other", pooling="auto"))
-    assert (again["artifact"], again["vectorSpace"]) == (result["artifact"], result["vectorSpace"])
-    assert (again["guessesPooling"], result["guessesPooling"]) == (True, False)
+    repeated = convert(config_of(ernie, tmp_path / "other", pooling="auto"))
+    assert (repeated["artifact"], repeated["vectorSpace"]) == (result["artifact"], result["vectorSpace"])
+    assert (repeated["guessesPooling"], result["guessesPooling"]) == (True, False)
 
 
 def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(ernie: Path, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_checkpoint_that_lacks_tensors_is_not_filled_with_random_ones(ernie: P
     folder = tmp_path / "model"
     shutil.copytree(ernie, folder)
     checkpoint = Checkpoint.open(folder)
-    kept = [name for name in sorted(checkpoint.names) if "intermediate" not in name]
-    save_file({name: np.array(checkpoint.read_tensor(name)) for name in kept}, folder / "model.safetensors")
+    names = [name for name in sorted(checkpoint.names) if "intermediate" not in name]
+    save_file({name: np.array(checkpoint.read_tensor(name)) for name in names}, folder / "model.safetensors")
     with pytest.raises(ModelInvalid, match=r"lacks 2 tensors of ErnieModel: .*intermediate"):
         convert(config_of(folder, tmp_path / "store"))
 
@@ -99,7 +99,7 @@ def test_what_transformers_does_not_know_is_refused_by_name(ernie: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         (["logits"], r"onnx\.outputs: logits cannot be .* last_hidden_state alone"),
         (["sentence_embedding", "last_hidden_state"], r"onnx\.outputs: sentence_embedding cannot be"),
@@ -107,11 +107,11 @@ def test_what_transformers_does_not_know_is_refused_by_name(ernie: Path, tmp_pat
     ids=["of another head", "one of two"],
 )
 def test_an_output_that_the_export_has_not_is_refused_by_name(
-    ernie: Path, tmp_path: Path, outputs: list[str], said: str
+    ernie: Path, tmp_path: Path, outputs: list[str], message: str
 ) -> None:
     plain = config_of(ernie, tmp_path / "store")
     config = plain.model_copy(update={"onnx": plain.onnx.model_copy(update={"outputs": tuple(outputs)})})
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         convert(config)
     assert not (tmp_path / "store" / "artifacts").exists()
 
@@ -143,16 +143,16 @@ def test_one_image_fetches_one_with_torch_exports_and_the_first_serves(
     assert json.loads(fetched.stdout)["model"]["needsExport"] is True
     monkeypatch.setenv("EMBEDSERVE_MODEL__OFFLINE", "true")
     flags = {"model": {"source": "acme/ernie", "store": tmp_path / "store"}, "engine": {"threads": 1}}
-    made = convert(load_config(flags=flags))
-    assert (made["dimensions"], made["outputs"]) == (24, ["dense", "hidden"])
+    conversion = convert(load_config(flags=flags))
+    assert (conversion["dimensions"], conversion["outputs"]) == (24, ["dense", "hidden"])
     served = without_torch("inspect", "--json", *arguments)
     assert served.returncode == 0, served.stderr
-    assert json.loads(served.stdout)["vectorSpace"] == made["vectorSpace"]
+    assert json.loads(served.stdout)["vectorSpace"] == conversion["vectorSpace"]
 
 
 @pytest.mark.thorough
 def test_without_torch_the_command_says_where_it_can_be_done(ernie: Path, tmp_path: Path) -> None:
-    done = without_torch("convert", "--model", str(ernie), "--store", str(tmp_path))
-    assert done.returncode == 1
-    assert "UnsupportedArchitecture" in done.stderr
-    assert "where torch and transformers are, as in the CUDA image" in done.stderr
+    completed = without_torch("convert", "--model", str(ernie), "--store", str(tmp_path))
+    assert completed.returncode == 1
+    assert "UnsupportedArchitecture" in completed.stderr
+    assert "where torch and transformers are, as in the CUDA image" in completed.stderr

@@ -23,9 +23,9 @@ NO_FLOOR = {"min_mean_cosine": -1, "min_cosine": -1, "min_rank_agreement": -1}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = saved(tmp_path_factory.mktemp("colbert"), KINDS["hidden expansion"])
-    assert card_of(found).has_attention_mask
-    return found
+    model_folder = saved(tmp_path_factory.mktemp("colbert"), KINDS["hidden expansion"])
+    assert card_of(model_folder).has_attention_mask
+    return model_folder
 
 
 def config_of(folder: Path, store: Path, precision: str = "auto", *outputs: str) -> RuntimeConfig:
@@ -40,9 +40,9 @@ def config_of(folder: Path, store: Path, precision: str = "auto", *outputs: str)
 def test_each_variant_gives_queries_and_documents_as_sentence_transformers_does(
     folder: Path, tmp_path: Path
 ) -> None:
-    made = convert(config_of(folder, tmp_path))
-    assert [variant["published"] for variant in made["variants"]] == [True, True]
-    assert find_artifact(tmp_path, str(made["artifact"])) is not None
+    conversion = convert(config_of(folder, tmp_path))
+    assert [variant["published"] for variant in conversion["variants"]] == [True, True]
+    assert find_artifact(tmp_path, str(conversion["artifact"])) is not None
     model = MultiVectorEncoder(str(folder), device="cpu")
     want = [
         *model.encode_query(QUERIES, convert_to_numpy=True),
@@ -52,7 +52,7 @@ def test_each_variant_gives_queries_and_documents_as_sentence_transformers_does(
         runner = load_runner(config_of(folder, tmp_path, precision))
         assert runner.engine.precision == precision
         got = vectors_by(runner)
-        assert [one.shape for one in got] == [one.shape for one in want]
+        assert [vectors.shape for vectors in got] == [vectors.shape for vectors in want]
         for ours, theirs in zip(got, want, strict=True):
             if precision == "float32":
                 assert greatest(ours - theirs) <= FP32_MAX_ABS_DIFF
@@ -62,6 +62,6 @@ def test_each_variant_gives_queries_and_documents_as_sentence_transformers_does(
 
 def test_a_file_for_other_programs_which_would_show_them_is_refused(folder: Path, tmp_path: Path) -> None:
     assert list_onnx_outputs(card_of(folder)) == ()
-    wanted = r"onnx\.outputs: last_hidden_state cannot be written .* can give nothing"
-    with pytest.raises(ConfigError, match=wanted):
+    message = r"onnx\.outputs: last_hidden_state cannot be written .* can give nothing"
+    with pytest.raises(ConfigError, match=message):
         convert(config_of(folder, tmp_path, "auto", "last_hidden_state"))

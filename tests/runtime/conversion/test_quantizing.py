@@ -45,39 +45,39 @@ def seen(rows: FloatArray) -> ObservedRanges:
 )
 def test_the_best_static_form_is_close(outliers: float, offset: float) -> None:
     rows = inputs(outliers, offset)
-    form, found = choose_static(WEIGHT, seen(rows), 127)
-    assert found <= EIGHT_BIT_PRODUCT_ERROR
+    form, error = choose_static(WEIGHT, seen(rows), 127)
+    assert error <= EIGHT_BIT_PRODUCT_ERROR
     assert compute_quantization_error(WEIGHT, rows, form, 127) <= EIGHT_BIT_PRODUCT_ERROR
 
 
 @pytest.mark.parametrize("greatest", [127, 63])
 def test_a_static_form_is_scored_with_the_weights_that_are_written(greatest: int) -> None:
     rows = inputs(outliers=30)
-    form, found = choose_static(WEIGHT, seen(rows), greatest)
+    form, scored_error = choose_static(WEIGHT, seen(rows), greatest)
     quantised, scales = quantize_static(WEIGHT, form, greatest)
     assert form.factors is not None
     levels = np.clip(np.rint(rows / form.factors / form.scale) + form.zero_point, 0, 255) - form.zero_point
-    written = (levels * form.scale) @ (quantised * scales)
+    dequantized = (levels * form.scale) @ (quantised * scales)
     want = rows @ WEIGHT
-    error = np.mean(((written - want) ** 2).sum(axis=1) / (want**2).sum(axis=1))
+    error = np.mean(((dequantized - want) ** 2).sum(axis=1) / (want**2).sum(axis=1))
     # Scored on the columns of a sample, here all of them.
-    assert found == pytest.approx(error, rel=1e-3)
+    assert scored_error == pytest.approx(error, rel=1e-3)
     assert np.abs(quantised).max() == greatest
 
 
 def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
     rows = inputs(outliers=30)
     plain = StaticQuantization(None, np.float32((rows.max() - rows.min()) / 255), 128)
-    form, found = choose_static(WEIGHT, seen(rows), 127)
+    form, error = choose_static(WEIGHT, seen(rows), 127)
     assert form.factors is not None
-    assert found * 5 < compute_quantization_error(WEIGHT, rows, plain, 127)
+    assert error * 5 < compute_quantization_error(WEIGHT, rows, plain, 127)
     assert choose_static(WEIGHT, seen(inputs()), 127)[0].factors is None
 
 
 def test_inputs_a_little_beyond_those_of_calibration_are_still_in_range() -> None:
     rows = inputs()
-    form, found = choose_static(WEIGHT, seen(rows), 127)
-    assert compute_quantization_error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * found
+    form, error = choose_static(WEIGHT, seen(rows), 127)
+    assert compute_quantization_error(WEIGHT, rows * np.float32(1.1), form, 127) <= 2 * error
 
 
 @pytest.mark.parametrize("greatest", [127, 63])

@@ -42,9 +42,9 @@ def test_8_bit_minilm_is_published_and_close_on_texts_that_it_was_not_tried_with
     runner = load_runner(config_of(minilm_folder(), tmp_path, "int8"))
     assert (runner.engine.precision, runner.card.vector_space) == ("int8", MINILM_SPACE)
     texts = parity_texts(300)
-    found = compute_cosines(embed(minilm_runner, texts), embed(runner, texts))
-    assert found.mean() >= EIGHT_BIT_HELD_OUT_MEAN_COSINE
-    assert found.min() >= EIGHT_BIT_MIN_COSINE
+    cosines = compute_cosines(embed(minilm_runner, texts), embed(runner, texts))
+    assert cosines.mean() >= EIGHT_BIT_HELD_OUT_MEAN_COSINE
+    assert cosines.min() >= EIGHT_BIT_MIN_COSINE
 
 
 def test_real_sparse_vectors_in_8_bit_are_published_if_they_measure_up_to_the_floor(tmp_path: Path) -> None:

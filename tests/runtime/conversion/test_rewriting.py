@@ -52,9 +52,9 @@ AMPLIFIED = {"ministral3, causal": (3, 2), "gemma2, causal, window of 6": (4, 5)
 def static(graph: FloatGraph, folder: Path, case: Case) -> Rewritten:
     encoder = families.describe(read_folder(folder.parent))
     engine = build_probing_engine(folder, encoder, graph.list_products(), threads=1)
-    seen = observe_ranges(engine, graph.list_products(), case.sequences())
+    ranges = observe_ranges(engine, graph.list_products(), case.sequences())
     largest = compute_max_static_weight(detect_instruction_set())
-    forms = {name: choose_static(graph.read(name), inputs, largest)[0] for name, inputs in seen.items()}
+    forms = {name: choose_static(graph.read(name), inputs, largest)[0] for name, inputs in ranges.items()}
     assert len(forms) >= 4
     return convert_to_eight_bit(graph, forms, largest)
 
@@ -94,14 +94,14 @@ def test_hidden_states_stay_close(case: Case, rewriter: str, tmp_path: Path) -> 
         )
         for name in ("float32", rewriter)
     )
-    found = compute_cosines(want, have)
+    cosines = compute_cosines(want, have)
     if rewriter == "static":
         # Fewer levels of weights: the error's square grows with that of the step.
         least = 1 - (1 - least) * (127 / compute_max_static_weight(detect_instruction_set())) ** 2
     count, factor = AMPLIFIED.get(case.name, (0, 1))
-    assert np.sort(found)[count] >= least
-    assert found.min() >= 1 - factor * (1 - least)
-    assert found.min() < 1, "another precision gives other numbers"
+    assert np.sort(cosines)[count] >= least
+    assert cosines.min() >= 1 - factor * (1 - least)
+    assert cosines.min() < 1, "another precision gives other numbers"
 
 
 def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_graph_names_its_operators_and_what_it_is(tmp_path: Path) -> None:
     encoder = families.describe(read_folder(tmp_path))
     model, arrays = build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
     write_model(tmp_path / "float32", model, drain_arrays(arrays), {"embedserve.precision": "float32"})
-    written = onnx.load(str(tmp_path / "float32" / "model.onnx"))
-    assert {one.domain: one.version for one in written.opset_import} == {"": 23, "com.microsoft": 1}
-    assert {entry.key: entry.value for entry in written.metadata_props} == {"embedserve.precision": "float32"}
+    graph = onnx.load(str(tmp_path / "float32" / "model.onnx"))
+    assert {opset.domain: opset.version for opset in graph.opset_import} == {"": 23, "com.microsoft": 1}
+    assert {entry.key: entry.value for entry in graph.metadata_props} == {"embedserve.precision": "float32"}
 
 
 def test_products_for_bfloat16_stay_apart_from_their_biases_in_the_session(tmp_path: Path) -> None:

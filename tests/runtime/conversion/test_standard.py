@@ -54,8 +54,10 @@ def run(file: Path, *outputs: str, ids: Any = IDS, mask: Any = MASK) -> list[Flo
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     names = {value.name for value in session.get_inputs()}
-    made: list[FloatArray] = session.run(list(outputs), {k: v for k, v in feeds.items() if k in names})
-    return made
+    outputs_of_run: list[FloatArray] = session.run(
+        list(outputs), {k: v for k, v in feeds.items() if k in names}
+    )
+    return outputs_of_run
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +70,11 @@ def test_hidden_states_are_those_of_transformers_and_0_at_padding(
     model: Path, tmp_path: Path, side: str
 ) -> None:
     ids, mask = (IDS, MASK) if side == "right" else (IDS[:, ::-1].copy(), MASK[:, ::-1].copy())
-    (found,) = run(
+    (hidden,) = run(
         file_of(config_of(model, tmp_path, "last_hidden_state")), "last_hidden_state", ids=ids, mask=mask
     )
     plain = AutoModel.from_pretrained(model).eval()
-    for row, shown, real in zip(found, ids, mask.astype(bool), strict=True):
+    for row, shown, real in zip(hidden, ids, mask.astype(bool), strict=True):
         with torch.no_grad():
             want = plain(torch.tensor(shown[real][None])).last_hidden_state[0].numpy()
         assert np.abs(row[real] - want).max() <= FP32_MAX_ABS_DIFF
@@ -139,15 +141,15 @@ def test_a_file_of_a_classifier_is_served_with_the_scores_of_the_model(tmp_path:
     folder = bert(tmp_path / "model", BertForSequenceClassification, num_labels=3)
     config = config_of(folder, tmp_path, "logits")
     served = again(folder, file_of(config), tmp_path / "served")
-    found, want = (
+    scores, want = (
         logits_of(runner, tokens_of(runner.card, TEXTS)) for runner in (served, load_runner(config))
     )
-    assert np.abs(found - want).max() <= FP32_MAX_ABS_DIFF
+    assert np.abs(scores - want).max() <= FP32_MAX_ABS_DIFF
 
 
 def test_what_the_model_does_not_give_is_refused_by_name(model: Path, tmp_path: Path) -> None:
-    wanted = r"onnx\.outputs: logits cannot be written for .*last_hidden_state, sentence_embedding"
-    with pytest.raises(ConfigError, match=wanted):
+    message = r"onnx\.outputs: logits cannot be written for .*last_hidden_state, sentence_embedding"
+    with pytest.raises(ConfigError, match=message):
         convert(config_of(model, tmp_path, "logits"))
 
 

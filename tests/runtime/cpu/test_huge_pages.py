@@ -16,19 +16,19 @@ def test_only_filled_memory_is_put_into_huge_pages() -> None:
     with mmap.mmap(-1, 3 * SIZE, flags=flags) as filled, mmap.mmap(-1, 3 * SIZE, flags=flags) as sparse:
         filled.write(b"\1" * 3 * SIZE)
         sparse.write(b"\1" * (SIZE // 2))
-        asked: list[int] = []
+        advised: list[int] = []
 
         def advise(begin: int, size: int) -> bool:
             assert size == SIZE
-            asked.append(begin)
-            return len(asked) > 1  # the kernel may refuse some
+            advised.append(begin)
+            return len(advised) > 1  # the kernel may refuse some
 
         moved = collapse_blocks(SIZE, advise)
-        assert moved == (len(asked) - 1) * SIZE
+        assert moved == (len(advised) - 1) * SIZE
         for memory, want in ((filled, 2), (sparse, 0)):
             begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             within = range(begin, begin + 3 * SIZE - SIZE + 1)
-            assert sum(block in within for block in asked) in ({want, want + 1} if want else {0})
+            assert sum(block in within for block in advised) in ({want, want + 1} if want else {0})
 
 
 def test_it_ends_when_it_is_of_no_use_any_more() -> None:

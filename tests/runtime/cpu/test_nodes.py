@@ -88,11 +88,11 @@ CASES: dict[str, tuple[Mapping[int, str], str, str, int, int, tuple[int, str] | 
 def test_a_process_stays_on_a_node_that_has_what_it_may_use(
     root: Path, case: tuple[Mapping[int, str], str, str, int, int, tuple[int, str] | None]
 ) -> None:
-    layout, cpus, memory, last, wanted, want = case
+    layout, cpus, memory, last, needed, want = case
     home = choose_numa_node(
         read_nodes(written(root, layout)),
         CpuPlacement(parse_cpu_list(cpus), parse_cpu_list(memory), last),
-        wanted,
+        needed,
     )
     assert (home and (home.number, home.cpus)) == (want and (want[0], parse_cpu_list(want[1])))
 
@@ -138,9 +138,9 @@ def test_all_threads_move_and_only_where_there_are_several_nodes(root: Path, par
         pytest.skip("needs two CPUs")
     nodes = [mine] if parts == 1 else [mine[:1], mine[1:]]
     written(root, {number: ",".join(map(str, cpus)) for number, cpus in enumerate(nodes)})
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", STAYING, str(root)], check=True, capture_output=True, text=True
     )
-    masks = json.loads(done.stdout)
+    masks = json.loads(completed.stdout)
     assert masks[0] in nodes
     assert masks == [masks[0]] * 3

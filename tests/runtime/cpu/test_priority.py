@@ -12,16 +12,16 @@ from embedserve_runtime.cpu.priority import GIVE_WAY_BY, MAX_NICE, give_way, rai
 
 def run_in_thread(function: Callable[[], None]) -> int:
     """Return the nice value of a thread after it has called a function."""
-    found: list[int] = []
+    priorities: list[int] = []
 
     def call() -> None:
         function()
-        found.append(read_nice())
+        priorities.append(read_nice())
 
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    return found[0]
+    return priorities[0]
 
 
 OWN = read_nice()

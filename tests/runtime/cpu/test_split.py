@@ -16,11 +16,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("asked", "want"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("request", "want"), CASES.values(), ids=CASES.keys())
 def test_cores_are_split_by_the_measured_share(
-    asked: tuple[int, float, float, int], want: tuple[int, int]
+    request: tuple[int, float, float, int], want: tuple[int, int]
 ) -> None:
-    cpus, tokenizing, engine, processes = asked
+    cpus, tokenizing, engine, processes = request
     split = split_cpus(cpus, tokenizing=tokenizing, engine=engine, processes=processes)
     assert (split.engine, split.around) == want
     assert split.engine + split.around == cpus

@@ -89,7 +89,7 @@ def _random_tensors(code: bool) -> dict[str, Tensor]:
     def norm(name: str) -> dict[str, Tensor]:
         return {f"{name}.weight": vector(HIDDEN), f"{name}.bias": vector(HIDDEN)}
 
-    found = {
+    tensors = {
         "embeddings.word_embeddings.weight": matrix(WORDS, HIDDEN),
         "embeddings.token_type_embeddings.weight": matrix(2, HIDDEN),
         **norm("embeddings.LayerNorm"),
@@ -103,20 +103,20 @@ def _random_tensors(code: bool) -> dict[str, Tensor]:
             "attention.self.value",
             "attention.output.dense",
         ):
-            found |= {
+            tensors |= {
                 f"{layer}.{product}.weight": matrix(HIDDEN, HIDDEN),
                 f"{layer}.{product}.bias": vector(HIDDEN),
             }
-        found |= norm(f"{layer}.attention.output.LayerNorm")
-        found[f"{layer}.mlp.{gated}.weight"] = matrix(2 * INNER, HIDDEN)
-        found |= {
+        tensors |= norm(f"{layer}.attention.output.LayerNorm")
+        tensors[f"{layer}.mlp.{gated}.weight"] = matrix(2 * INNER, HIDDEN)
+        tensors |= {
             f"{layer}.mlp.{down}.weight": matrix(HIDDEN, INNER),
             f"{layer}.mlp.{down}.bias": vector(HIDDEN),
         }
         own = ("attention.self.layer_norm_q", "attention.self.layer_norm_k", "layer_norm_1", "layer_norm_2")
         for name in own if code else ("mlp.layernorm",):
-            found |= norm(f"{layer}.{name}")
-    return found
+            tensors |= norm(f"{layer}.{name}")
+    return tensors
 
 
 @torch.no_grad()

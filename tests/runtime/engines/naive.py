@@ -76,11 +76,11 @@ class Naive:
             x = self._linear(x, "embeddings.projection")
         if not embeddings.norm_first:
             x = self._norm(x, embeddings.norm, "embeddings.norm")
-        given = self._layer_inputs(x)
+        layer_inputs = self._layer_inputs(x)
         for number, layer in enumerate(self.encoder.layers):
             x = self._layer(x, layer, f"layers.{number}")
             if self.encoder.layer_inputs is not None:
-                x = self._add_layer_input(x, given[:, number], f"layers.{number}.layer_input")
+                x = self._add_layer_input(x, layer_inputs[:, number], f"layers.{number}.layer_input")
         x = self._norm(x, self.encoder.final_norm, "final_norm")
         return x if self.encoder.output is None else self._linear(x, "output")
 
@@ -93,16 +93,16 @@ class Naive:
         by_layer = projected.reshape(len(embeddings), len(self.encoder.layers), inputs.width)
         return self._norm(by_layer, inputs.norm, "layer_inputs.norm")
 
-    def _add_layer_input(self, x: Float64, given: Float64, name: str) -> Float64:
+    def _add_layer_input(self, x: Float64, layer_input: Float64, name: str) -> Float64:
         inputs = self.encoder.layer_inputs
         assert inputs is not None
         gate = ACTIVATIONS[inputs.activation](self._linear(x, f"{name}.gate"))
-        mixed = self._linear(gate * given, f"{name}.projection")
+        mixed = self._linear(gate * layer_input, f"{name}.projection")
         return self.values[f"{name}.factor"] * (x + self._norm(mixed, inputs.norm, f"{name}.norm"))
 
     def _layer(self, x: Float64, layer: Layer, name: str) -> Float64:
-        def norm(value: Float64, which: str) -> Float64:
-            return self._norm(value, layer.norm, f"{name}.{which}")
+        def norm(value: Float64, part: str) -> Float64:
+            return self._norm(value, layer.norm, f"{name}.{part}")
 
         if layer.placement is NormPlacement.POST:
             branch = self._attention(x, layer.attention, f"{name}.attention")

@@ -105,24 +105,24 @@ def _random_tensors(experts: int, mixed: list[bool]) -> dict[str, Tensor]:
     def norm(name: str) -> dict[str, Tensor]:
         return {f"{name}.weight": vector(HIDDEN), f"{name}.bias": vector(HIDDEN)}
 
-    found = {
+    tensors = {
         "embeddings.word_embeddings.weight": matrix(WORDS, HIDDEN),
         "embeddings.token_type_embeddings.weight": matrix(1, HIDDEN),
         **norm("emb_ln"),
     }
     for number, is_mixture in enumerate(mixed):
         layer = f"encoder.layers.{number}"
-        found |= linear(f"{layer}.attn.Wqkv", 3 * HIDDEN, HIDDEN)
-        found |= linear(f"{layer}.attn.out_proj", HIDDEN, HIDDEN)
-        found |= norm(f"{layer}.norm1") | norm(f"{layer}.norm2")
+        tensors |= linear(f"{layer}.attn.Wqkv", 3 * HIDDEN, HIDDEN)
+        tensors |= linear(f"{layer}.attn.out_proj", HIDDEN, HIDDEN)
+        tensors |= norm(f"{layer}.norm1") | norm(f"{layer}.norm2")
         if is_mixture:
-            found[f"{layer}.mlp.router.layer.weight"] = matrix(experts, HIDDEN)
-            found[f"{layer}.mlp.experts.mlp.w1"] = matrix(experts * INNER, HIDDEN)
-            found[f"{layer}.mlp.experts.mlp.w2"] = matrix(experts * INNER, HIDDEN)
-            found[f"{layer}.mlp.experts.bias"] = vector(HIDDEN)
+            tensors[f"{layer}.mlp.router.layer.weight"] = matrix(experts, HIDDEN)
+            tensors[f"{layer}.mlp.experts.mlp.w1"] = matrix(experts * INNER, HIDDEN)
+            tensors[f"{layer}.mlp.experts.mlp.w2"] = matrix(experts * INNER, HIDDEN)
+            tensors[f"{layer}.mlp.experts.bias"] = vector(HIDDEN)
         else:
-            found |= linear(f"{layer}.mlp.fc1", INNER, HIDDEN) | linear(f"{layer}.mlp.fc2", HIDDEN, INNER)
-    return found
+            tensors |= linear(f"{layer}.mlp.fc1", INNER, HIDDEN) | linear(f"{layer}.mlp.fc2", HIDDEN, INNER)
+    return tensors
 
 
 @torch.no_grad()

@@ -77,8 +77,8 @@ def test_every_prefix_in_one_file_or_several_in_every_dtype_gives_the_same_param
     for number, prefix in enumerate(prefixes):
         dtype, shards = DTYPES[number % len(DTYPES)], 1 + 2 * (number % 2)
         # A head's own tensors lie beside the encoder's without its prefix.
-        beside = {"classifier.weight": torch.zeros(2, 2)}
-        stored = {prefix + name: tensor.to(dtype) for name, tensor in tensors.items()} | beside
+        unused = {"classifier.weight": torch.zeros(2, 2)}
+        stored = {prefix + name: tensor.to(dtype) for name, tensor in tensors.items()} | unused
         in_shards(tmp_path, stored, shards)
         weights = Weights(encoder, Checkpoint.open(tmp_path))
         for name, tensor in want.items():

@@ -74,11 +74,11 @@ def in_memory_names(
     renamed: dict[str, FloatArray] = {}
     for name, tensor in tensors.items():
         for pattern, parts in fused.items():
-            if found := re.match(pattern, name):
+            if match := re.match(pattern, name):
                 blocks = np.split(tensor, len(parts))
                 for part, block in zip(parts, blocks, strict=True):
                     product = part if "." in part else f"self_attn.{part}"
-                    renamed[f"layers.{found[1]}.{product}.{name.rsplit('.', 1)[1]}"] = block.copy()
+                    renamed[f"layers.{match[1]}.{product}.{name.rsplit('.', 1)[1]}"] = block.copy()
                 break
         else:
             for old, new in names.items():

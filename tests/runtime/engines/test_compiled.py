@@ -18,10 +18,10 @@ def load(store: Path, folder: Path, *compiles: str) -> list[str]:
     folder.mkdir()
     with use_kernel_cache(KernelCache(store, "0f" * 16, folder)):
         used = Path(os.environ[FOLDER])
-        found = sorted(path.name for path in used.iterdir())
+        file_names = sorted(path.name for path in used.iterdir())
         for name in compiles:
             (used / name).write_bytes(name.encode())
-    return found
+    return file_names
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +49,12 @@ def test_a_read_only_store_is_read_and_new_kernels_stay_in_the_process_s_own_fol
     remount(small_volume, "ro")
     assert load(small_volume, tmp_path / "second", "b.cubin") == ["a.cubin"]
     assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["a.cubin", "b.cubin"]
-    (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert (
-        said.getMessage()
+        warning.getMessage()
         == "compiled kernels cannot be kept in the store, the next process compiles them again"
     )
-    assert vars(said)["files"] == 1
+    assert vars(warning)["files"] == 1
     assert load(small_volume, tmp_path / "third") == ["a.cubin"]
 
 

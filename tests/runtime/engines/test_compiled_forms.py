@@ -113,9 +113,9 @@ def _hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
     import triton
 
-    found = Forms()
-    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", found)
-    return found
+    counted = Forms()
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", counted)
+    return counted
 
 
 def run_of(folder: Path, kind: EightBit | None, form: str) -> Callable[[DeviceBatch], None]:

@@ -157,7 +157,7 @@ def prepared(folder: Path, head: PooledHead | None, dtype: torch.dtype = torch.b
 
 
 def rows_of(engine: TorchEngine, batch: PackedBatch) -> FloatArray:
-    parts = engine.run(batch, lambda done, _: done.start_copy(), forward_output=OutputLevel.ROWS)
+    parts = engine.run(batch, lambda output, _: output.start_copy(), forward_output=OutputLevel.ROWS)
     return np.concatenate([part.wait() for part in parts])
 
 
@@ -186,7 +186,7 @@ def test_small_batches_give_the_same_rows_alone_and_while_others_are_under_way(t
     alone = [rows_of(engine, batch) for batch in batches]
     # The second of each pair finds the graph with the copies taken, and the last one free again.
     under_way = [
-        engine.run(batch, lambda done, _: done.start_copy(), forward_output=OutputLevel.ROWS)
+        engine.run(batch, lambda output, _: output.start_copy(), forward_output=OutputLevel.ROWS)
         for batch in (*batches, *batches)
     ]
     for want, parts in zip((*alone, *alone), under_way, strict=True):
@@ -235,8 +235,8 @@ def test_sparse_vectors_on_the_device_are_those_of_the_host(
     batch = random_batch()
     want = sparse.pool_logits(engine.forward(batch), batch.cu_seqlens, head, loaded)
 
-    def start_copy(done: DeviceOutput, _: PackedBatch) -> SparseTransfer:
-        return SparseTransfer.start(on_device(done.states, done.batch))
+    def start_copy(output: DeviceOutput, _: PackedBatch) -> SparseTransfer:
+        return SparseTransfer.start(on_device(output.states, output.batch))
 
     (transfer,) = engine.run(batch, start_copy, forward_output=OutputLevel.HIDDEN)
     rows = np.zeros_like(want)
@@ -320,7 +320,10 @@ def test_a_runner_with_its_heads_on_the_device_gives_what_one_with_heads_on_the_
             (*want.multi_vectors, *want.hidden),
             strict=True,
         )
-        assert max(float(np.abs(one - other).max(initial=0.0)) for one, other in pairs) <= 0.05
+        assert (
+            max(float(np.abs(left_rows - right_rows).max(initial=0.0)) for left_rows, right_rows in pairs)
+            <= 0.05
+        )
 
 
 # Of flash-attn-4's own dependencies, at their import and at the compilation of its kernel.

@@ -86,7 +86,8 @@ def test_8_bit_below_the_floor_falls_back_to_16_and_both_tell_what_was_measured(
     if runs != precision:
         batch = build_sample(runner.card)
         vectors, want = (
-            one.run(batch, OutputKind.DENSE).dense for one in (runner, runner_of(folder, "auto"))
+            each_runner.run(batch, OutputKind.DENSE).dense
+            for each_runner in (runner, runner_of(folder, "auto"))
         )
         np.testing.assert_array_equal(vectors, want)
 
@@ -107,14 +108,14 @@ def test_a_second_process_compiles_nothing_that_the_first_one_kept_in_the_store(
     logs = []
     for _ in range(2):
         temporary.mkdir()
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(folder)],
             env={**environment, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             check=True,
         )
-        logs.append(done.stderr)
+        logs.append(completed.stderr)
         shutil.rmtree(temporary)
     first, second = logs
     assert "compiled kernels kept in the store" in first
@@ -122,21 +123,21 @@ def test_a_second_process_compiles_nothing_that_the_first_one_kept_in_the_store(
     assert "compiled kernels kept in the store" not in second
 
 
-@pytest.mark.parametrize("others", [1, 900], ids=["few tokens", "many tokens"])
+@pytest.mark.parametrize("recomputed", [1, 900], ids=["few tokens", "many tokens"])
 @pytest.mark.parametrize("settings", WIDTHS.values(), ids=WIDTHS)
 def test_what_overflows_in_float16_on_the_device_is_computed_again_while_the_next_batch_runs(
-    tmp_path: Path, settings: dict[str, int], others: int
+    tmp_path: Path, settings: dict[str, int], recomputed: int
 ) -> None:
     folder = overflowing(tmp_path, **settings)
     (reduced,), (exact,) = runners(folder, "float16"), runners(folder, "float32")
     assert isinstance(reduced, AsyncFallbackRunner)
-    texts = [FITS] * others + [OVERFLOWS]
-    batches = [PackedBatch.pack(tokens_of(reduced.card, one)) for one in (texts, texts[::-1])]
+    texts = [FITS] * recomputed + [OVERFLOWS]
+    batches = [PackedBatch.pack(tokens_of(reduced.card, run)) for run in (texts, texts[::-1])]
     # Alone the runner looks through pooled rows, with hidden states the device does.
     for times, outputs in ((1, OutputKind.DENSE), (2, OutputKind.DENSE | OutputKind.HIDDEN)):
         under_way = [reduced.submit(batch, outputs) for batch in batches]
-        for one, batch, part in zip(under_way, batches, (others, 0), strict=True):
-            got, want = one.results(), exact.run(batch, outputs)
+        for run, batch, part in zip(under_way, batches, (recomputed, 0), strict=True):
+            got, want = run.results(), exact.run(batch, outputs)
             assert got.dense is not None
             assert want.dense is not None
             assert np.abs(got.dense[part] - want.dense[part]).max() <= TINY_MODEL_MAX_ABS_DIFF

@@ -202,18 +202,18 @@ def test_a_row_whose_bound_float16_has_no_room_for_is_no_number_and_a_tiny_one_i
     got, want = out.float() * scales[:, None], result(left, right, None, 0, False)
     assert bool(got[7].isnan().all())
     assert error(got[9], want[9]) < MAX_ERROR_E4M3
-    others = torch.arange(300, device=CUDA) != 7
-    assert error(got[others], want[others]) < MAX_ERROR_E4M3
+    finite = torch.arange(300, device=CUDA) != 7
+    assert error(got[finite], want[finite]) < MAX_ERROR_E4M3
 
 
-@pytest.mark.parametrize("more", [-1, 0, 5])
+@pytest.mark.parametrize("added_rows", [-1, 0, 5])
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-def test_few_rows_and_many_give_the_same_product(more: int, gated: bool) -> None:
+def test_few_rows_and_many_give_the_same_product(added_rows: int, gated: bool) -> None:
     from embedserve_runtime.engines.torch.fused import operations
 
     right = Operand.random(256, 96, torch.bfloat16, 2)
     linear = Linear(right.values, torch.randn(256, device=CUDA).to(torch.bfloat16))
-    left = Operand.random(operations.MIN_TOKENS_ON_HOPPER + more, 96, torch.bfloat16, 1)
+    left = Operand.random(operations.MIN_TOKENS_ON_HOPPER + added_rows, 96, torch.bfloat16, 1)
     got = operations.ActivatedProduct(linear, Activation.GELU, gated)(left.values)
     # The library rounds once more before its activation.
     assert error(got, result(left, right, linear.bias, 0, gated)) < 2 * MAX_ERROR_16

@@ -89,8 +89,8 @@ def assert_close(got: ModelOutput, want: ModelOutput, dtype: torch.dtype) -> Non
     for name in ("multi_vectors", "hidden"):
         ours, theirs = getattr(got, name), getattr(want, name)
         assert (ours is None) == (theirs is None)
-        for one, other in zip(ours or (), theirs or (), strict=True):
-            np.testing.assert_allclose(one, other, atol=atol)
+        for ours_row, theirs_row in zip(ours or (), theirs or (), strict=True):
+            np.testing.assert_allclose(ours_row, theirs_row, atol=atol)
 
 
 @pytest.mark.parametrize("out", [7, HIDDEN], ids=["by a matrix", "the input itself"])
@@ -108,7 +108,7 @@ def test_residual_layers_on_tokens_give_the_vectors_of_the_host(tmp_path: Path, 
         layer(HIDDEN, Activation.IDENTITY, residual=True),
         layer(6, Activation.IDENTITY, residual=True),
     )
-    head = MultiVectorHead(tuple(one.layer for one in layers), normalize=True, skipped=0)
+    head = MultiVectorHead(tuple(each.layer for each in layers), normalize=True, skipped=0)
     on_host, on_device = both_runners(
         tmp_path, Heads(multi_vectors=LoadedMultiVectorHead(head, layers)), dtype
     )
@@ -134,8 +134,8 @@ def test_heads_side_by_side_give_each_sequence_the_row_of_its_way(
     under_way = [on_device.submit(batch, OutputKind.DENSE) for batch in batches[:2]]
     assert_close(under_way[0].results(), on_host.run(batches[0], OutputKind.DENSE), dtype)
     under_way.append(on_device.submit(batches[2], OutputKind.DENSE))
-    for batch, one in zip(batches[1:], under_way[1:], strict=True):
-        assert_close(one.results(), on_host.run(batch, OutputKind.DENSE), dtype)
+    for batch, run in zip(batches[1:], under_way[1:], strict=True):
+        assert_close(run.results(), on_host.run(batch, OutputKind.DENSE), dtype)
     outputs = OutputKind.DENSE | OutputKind.HIDDEN
     assert_close(on_device.run(batches[0], outputs), on_host.run(batches[0], outputs), dtype)
 
@@ -164,9 +164,9 @@ def test_an_asymmetric_model_on_the_device_equals_sentence_transformers_while_ba
     assert card.query is not None
     queries = tokens_of(card, TEXTS, "query", query=True)
     documents = tokens_of(card, TEXTS, "document")
-    turns = [one for pair in zip(queries, documents, strict=True) for one in pair]
+    turns = [each for pair in zip(queries, documents, strict=True) for each in pair]
     submitted = [runner.submit(PackedBatch.pack(texts), OutputKind.DENSE) for texts in (turns, turns[::-1])]
-    first, second = (one.results().dense for one in submitted)
+    first, second = (each.results().dense for each in submitted)
     assert first is not None
     assert second is not None
     for rows in (first, second[::-1]):

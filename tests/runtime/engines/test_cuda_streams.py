@@ -78,24 +78,24 @@ def start_copy(
     graphs: Graphs, head: TokenLayers, batch: PackedBatch, forward_output: OutputLevel
 ) -> PendingArray:
     """Its hidden states, the rows of its tokens or its own, on their way."""
-    done = graphs(batch, forward_output)
-    assert done is not None
-    with done.on_stream():
+    output = graphs(batch, forward_output)
+    assert output is not None
+    with output.on_stream():
         match forward_output:
             case OutputLevel.ROWS:
-                return done.start_copy()
+                return output.start_copy()
             case OutputLevel.TOKEN_ROWS:
-                return done.start_token_copy(head)
+                return output.start_token_copy(head)
             case OutputLevel.HIDDEN:
-                return HostTransfer.start(done.states)
+                return HostTransfer.start(output.states)
 
 
 def in_turn(
-    graphs: Graphs, head: TokenLayers, given: list[PackedBatch], needed: list[OutputLevel], rounds: int
+    graphs: Graphs, head: TokenLayers, all_batches: list[PackedBatch], needed: list[OutputLevel], rounds: int
 ) -> Iterator[FloatArray]:
     """Run all batches so often, with three under way."""
     under_way: deque[PendingArray] = deque()
-    for batch, forward_output in list(zip(given, needed, strict=True)) * rounds:
+    for batch, forward_output in list(zip(all_batches, needed, strict=True)) * rounds:
         under_way.append(start_copy(graphs, head, batch, forward_output))
         if len(under_way) == 3:
             yield under_way.popleft().wait()
@@ -108,35 +108,39 @@ def in_turn(
 def test_two_streams_give_the_numbers_of_one_whatever_is_under_way(
     graphs: partial[Graphs], max_concurrent_batch_tokens: int
 ) -> None:
-    given = batches()
-    assert sum(batch.tokens > MIN_CONCURRENT_BATCH_TOKENS for batch in given) > len(given) // 2
+    all_batches = batches()
+    assert sum(batch.tokens > MIN_CONCURRENT_BATCH_TOKENS for batch in all_batches) > len(all_batches) // 2
     among = choose_buckets(BUCKET_TOKENS)
-    one, two = (
+    one_stream, two_streams = (
         graphs(among, min_concurrent_batch_tokens=BUCKET_TOKENS + 1),
         graphs(among, max_concurrent_batch_tokens=max_concurrent_batch_tokens),
     )
-    assert one.capacities == two.capacities == among
+    assert one_stream.capacities == two_streams.capacities == among
     head = graphs.args[0].token_head
     # Of large batches no graph keeps hidden states.
-    some_hidden = [OutputLevel.HIDDEN if batch.tokens < 8000 else OutputLevel.ROWS for batch in given]
-    for needed in ([OutputLevel.ROWS] * len(given), [OutputLevel.TOKEN_ROWS] * len(given), some_hidden):
+    some_hidden = [OutputLevel.HIDDEN if batch.tokens < 8000 else OutputLevel.ROWS for batch in all_batches]
+    for needed in (
+        [OutputLevel.ROWS] * len(all_batches),
+        [OutputLevel.TOKEN_ROWS] * len(all_batches),
+        some_hidden,
+    ):
         alone = [
-            start_copy(one, head, batch, forward_output).wait()
-            for batch, forward_output in zip(given, needed, strict=True)
+            start_copy(one_stream, head, batch, forward_output).wait()
+            for batch, forward_output in zip(all_batches, needed, strict=True)
         ]
-        got = list(in_turn(two, head, given, needed, rounds=7))
-        assert len(got) == 7 * len(given)
+        got = list(in_turn(two_streams, head, all_batches, needed, rounds=7))
+        assert len(got) == 7 * len(all_batches)
         for number, array in enumerate(got):
-            np.testing.assert_array_equal(array, alone[number % len(given)])
+            np.testing.assert_array_equal(array, alone[number % len(all_batches)])
 
 
 @torch.inference_mode()
 def test_a_large_batch_has_a_number_for_each_token_without_its_hidden_states(graphs: partial[Graphs]) -> None:
     (model,) = graphs.args
-    head, batch = model.token_head, max(batches(), key=lambda one: one.tokens)
-    made = graphs(choose_buckets(BUCKET_TOKENS))
-    assert made(batch, OutputLevel.HIDDEN) is None
-    got = start_copy(made, head, batch, OutputLevel.TOKEN_ROWS).wait()
+    head, batch = model.token_head, max(batches(), key=lambda each: each.tokens)
+    graphs_of_head = graphs(choose_buckets(BUCKET_TOKENS))
+    assert graphs_of_head(batch, OutputLevel.HIDDEN) is None
+    got = start_copy(graphs_of_head, head, batch, OutputLevel.TOKEN_ROWS).wait()
     want = head(model.run(copy_to_device(batch, CUDA))).cpu().numpy()
     assert got.shape == (batch.tokens, 1)
     np.testing.assert_allclose(got, want, atol=1e-3 * np.abs(want).max())
@@ -147,8 +151,8 @@ def test_graphs_of_all_sizes_take_little_more_memory_than_the_largest_alone(grap
     def taken(among: Sequence[Capacity], min_concurrent_batch_tokens: int) -> int:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
-        made = graphs(among, min_concurrent_batch_tokens=min_concurrent_batch_tokens)
-        assert made.capacities == among
+        captured = graphs(among, min_concurrent_batch_tokens=min_concurrent_batch_tokens)
+        assert captured.capacities == among
         return torch.cuda.memory_reserved() - before
 
     among, none = choose_buckets(BUCKET_TOKENS), BUCKET_TOKENS + 1
@@ -173,11 +177,11 @@ def test_what_takes_more_than_the_share_of_memory_has_no_graph(graphs: partial[G
 
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    made = Graphs(
+    captured = Graphs(
         EncoderWithHeads(greedy, model.head),
         choose_buckets(2000),
         MAX_TOKENS,
         min_concurrent_batch_tokens=512,
     )
-    assert made.capacities == tuple(bucket for bucket in choose_buckets(2000) if bucket.tokens < 1000)
+    assert captured.capacities == tuple(bucket for bucket in choose_buckets(2000) if bucket.tokens < 1000)
     assert torch.cuda.memory_reserved() - before <= share

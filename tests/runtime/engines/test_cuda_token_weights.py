@@ -54,15 +54,15 @@ def test_both_are_near_those_of_the_cpu_also_while_another_batch_is_under_way(
 ) -> None:
     exact, runner = open_runner(folder), open_runner(folder, kind="torch", precision=precision)
     assert isinstance(runner, AsyncBatchRunner)
-    given = batches(exact.card.sparse_width)
-    assert given[-2].tokens > MAX_TOKENS_WITH_HIDDEN
+    all_batches = batches(exact.card.sparse_width)
+    assert all_batches[-2].tokens > MAX_TOKENS_WITH_HIDDEN
     ids = np.arange(exact.card.sparse_width, dtype=np.int32)
-    wanted = [written(exact.run(batch, BOTH), ids) for batch in given]
-    for first, second in zip(range(len(given)), [*range(1, len(given)), 0], strict=True):
-        under_way = [runner.submit(given[number], BOTH) for number in (first, second)]
-        for made, number in zip(under_way, (first, second), strict=True):
-            dense, weights = written(made.results(), ids)
-            want_dense, want_weights = wanted[number]
+    want = [written(exact.run(batch, BOTH), ids) for batch in all_batches]
+    for first, second in zip(range(len(all_batches)), [*range(1, len(all_batches)), 0], strict=True):
+        under_way = [runner.submit(all_batches[number], BOTH) for number in (first, second)]
+        for run, number in zip(under_way, (first, second), strict=True):
+            dense, weights = written(run.results(), ids)
+            want_dense, want_weights = want[number]
             assert compute_cosines(dense, want_dense).min() >= SIXTEEN_BIT_MIN_COSINE
             assert np.abs(weights - want_weights).max() <= 0.1 * want_weights.max()
             if precision == "float32":
@@ -70,8 +70,8 @@ def test_both_are_near_those_of_the_cpu_also_while_another_batch_is_under_way(
                 assert np.abs(weights - want_weights).max() <= FP32_MAX_ABS_DIFF
 
 
-def written(made: ModelOutput, ids: Int32Array) -> tuple[FloatArray, FloatArray]:
+def written(outputs: ModelOutput, ids: Int32Array) -> tuple[FloatArray, FloatArray]:
     """Dense vectors, and sparse ones with a column for each id."""
-    assert made.dense is not None
-    assert made.sparse is not None
-    return made.dense, write_out(made.sparse, ids)
+    assert outputs.dense is not None
+    assert outputs.sparse is not None
+    return outputs.dense, write_out(outputs.sparse, ids)

@@ -197,11 +197,11 @@ class DeviceMemory:
     max_batch_tokens: int
     tried: list[int] = field(default_factory=list)
 
-    def take(self, done: DeviceOutput, part: PackedBatch) -> FloatArray:
+    def take(self, output: DeviceOutput, part: PackedBatch) -> FloatArray:
         self.tried.append(part.tokens)
         if part.tokens > self.max_batch_tokens:
             raise torch.OutOfMemoryError(f"{part.tokens} tokens do not fit")
-        return done.states.float().numpy()
+        return output.states.float().numpy()
 
 
 @pytest.fixture

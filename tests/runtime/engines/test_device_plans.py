@@ -40,7 +40,7 @@ def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus", "want"),
+    ("devices", "gpus", "want"),
     [
         pytest.param("auto", 0, ["cpu"], id="auto without a GPU"),
         pytest.param("auto", 3, ["cuda:0", "cuda:1", "cuda:2"], id="auto takes all"),
@@ -49,9 +49,9 @@ def test_the_dtype_is_the_widest_that_the_device_runs_at_full_speed(
     ],
 )
 def test_an_engine_goes_on_each_device_that_is_asked_for(
-    asked: int | Literal["auto"], gpus: int, want: list[str]
+    devices: int | Literal["auto"], gpus: int, want: list[str]
 ) -> None:
-    assert [str(device) for device in choose_devices(asked, gpus)] == want
+    assert [str(device) for device in choose_devices(devices, gpus)] == want
 
 
 def test_the_kind_of_device_takes_gpus_or_leaves_them_alone() -> None:
@@ -92,7 +92,7 @@ def test_a_layout_holds_the_batch_and_makes_sequences_of_one_token_of_what_is_le
 
 def test_a_batch_takes_the_smallest_bucket_with_room_for_its_tokens_and_sequences() -> None:
     among = choose_buckets(2**31)
-    assert [one.tokens for one in among] == sorted({one.tokens for one in among})
+    assert [capacity.tokens for capacity in among] == sorted({capacity.tokens for capacity in among})
     for batch in (batch_of(1), batch_of(16), batch_of(17), batch_of(*[1] * 100), batch_of(400, 300)):
         number = find_bucket(batch, among)
         assert number is not None

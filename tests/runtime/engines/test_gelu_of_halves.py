@@ -35,9 +35,9 @@ def fused(a: NDArray[np.float16], b: NDArray[np.float16], c: float) -> NDArray[n
 def gelu_of_halves(x: NDArray[np.float16]) -> NDArray[np.float16]:
     from embedserve_runtime.engines.torch.fused.kernels.hopper import SHARE
 
-    *others, highest = SHARE
+    *coefficients, highest = SHARE
     square, power = x * x, np.full_like(x, highest)
-    for coefficient in reversed(others):
+    for coefficient in reversed(coefficients):
         power = fused(power, square, coefficient)
     return x * np.clip(fused(power, x, 0.5), np.float16(0), np.float16(1))
 

@@ -96,9 +96,9 @@ def test_whatever_tokens_are_hidden_attention_computes_what_the_description_says
     @given(draw_masked_batches())
     def check(batch: PackedBatch) -> None:
         want = reference.hidden_states(batch)
-        found = built.forward(batch)
-        assert np.isfinite(found).all()
-        assert np.abs(found - want).max() <= TINY_MODEL_MAX_ABS_DIFF * max(1.0, float(np.abs(want).max()))
+        hidden = built.forward(batch)
+        assert np.isfinite(hidden).all()
+        assert np.abs(hidden - want).max() <= TINY_MODEL_MAX_ABS_DIFF * max(1.0, float(np.abs(want).max()))
 
     check()
 
@@ -127,5 +127,5 @@ def test_tokens_far_behind_the_last_seen_one_get_what_transformers_gives_them(
     with torch.no_grad():
         mask = torch.from_numpy(np.arange(32) < attended[:, None]).long()
         want = model(torch.from_numpy(ids).long(), attention_mask=mask).last_hidden_state.numpy()
-    found = built.forward(replace(PackedBatch.pack(list(ids)), attended_lengths=attended))
-    assert np.abs(found.reshape(want.shape) - want).max() <= TINY_MODEL_MAX_ABS_DIFF
+    hidden = built.forward(replace(PackedBatch.pack(list(ids)), attended_lengths=attended))
+    assert np.abs(hidden.reshape(want.shape) - want).max() <= TINY_MODEL_MAX_ABS_DIFF

@@ -79,8 +79,8 @@ def test_a_batch_that_fails_among_others_at_once_fails_alone(tmp_path: Path, thr
     good, bad = (PackedBatch.pack([np.full(5, token, dtype=np.int32)]) for token in (1, 10**6))
     want = engine.forward(good)
     with ThreadPoolExecutor(4) as pool:
-        found = [pool.submit(engine.forward, batch) for batch in (good, bad, bad, good) * 8]
-    for index, future in enumerate(found):
+        futures = [pool.submit(engine.forward, batch) for batch in (good, bad, bad, good) * 8]
+    for index, future in enumerate(futures):
         if index % 4 in (0, 3):
             np.testing.assert_array_equal(future.result(), want)
         else:
@@ -93,11 +93,11 @@ def test_sequences_of_one_length_give_the_same_rows_as_among_others(tmp_path: Pa
     case.build(tmp_path)
     engine = engine_of(tmp_path, "onnx")
     random = np.random.default_rng(0)
-    equal, others = (
+    equal, mixed = (
         [random.integers(0, 20, length).astype(np.int32) for length in lengths]
         for lengths in ([7, 7, 7], [3, 12, 3])
     )
-    among_others = engine.forward(PackedBatch.pack([*equal, *others]))[:21]
+    among_others = engine.forward(PackedBatch.pack([*equal, *mixed]))[:21]
     assert np.abs(engine.forward(PackedBatch.pack(equal)) - among_others).max() <= NEIGHBOUR_MAX_ABS_DIFF
 
 

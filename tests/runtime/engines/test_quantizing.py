@@ -114,16 +114,16 @@ def test_scaled_and_shifted_values_give_the_same_output_and_fit_into_e4m3(
     torch.testing.assert_close(shifted(folded.output, of_output)(second), want, rtol=1e-4, atol=1e-4)
     means = second.mean(dim=0).view(2, 2, 8).mean(dim=1)
     assert float(means.abs().max()) < 1e-3 * float(second.abs().max())
-    for one in (folded.qkv_proj, centred):
-        values = one(rows)[:, QUERIES + KEYS :].abs().max()
+    for projection in (folded.qkv_proj, centred):
+        values = projection(rows)[:, QUERIES + KEYS :].abs().max()
         assert 0.05 * MAX_VALUE[EightBit.FP8] < values < FIRST_TOO_LARGE
 
 
 def test_no_digit_of_a_weight_in_16_bit_changes() -> None:
     source = torch.Generator().manual_seed(1)
     qkv_proj, output = (
-        Linear(one.weight.bfloat16(), None)
-        for one in (
+        Linear(weight.weight.bfloat16(), None)
+        for weight in (
             linear_of(QUERIES + 2 * KEYS, WIDTH, source, bias=False),
             linear_of(WIDTH, QUERIES, source, bias=False),
         )

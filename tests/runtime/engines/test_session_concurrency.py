@@ -68,7 +68,7 @@ def test_a_third_run_does_not_wait_for_the_thread_of_the_session() -> None:
         third = pool.submit(concurrent.run, [], {})
         assert session.begun.acquire(timeout=SECONDS)
         session.end.set()
-        got = [one.result() for one in (first, third)]
+        got = [future.result() for future in (first, third)]
         held.set()
         assert got == [["calling thread"]] * 2
         assert second.result() == ["thread of the session"]
@@ -78,7 +78,7 @@ def test_where_the_session_has_none_of_its_own_all_runs_have_their_calling_threa
     session: Any = Session()
     concurrent = ConcurrentSession(session, 1)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(concurrent.run, [], {}) for _ in range(2)]
-        assert all(session.begun.acquire(timeout=SECONDS) for _ in both)
+        futures = [pool.submit(concurrent.run, [], {}) for _ in range(2)]
+        assert all(session.begun.acquire(timeout=SECONDS) for _ in futures)
         session.end.set()
-        assert [one.result() for one in both] == [["calling thread"]] * 2
+        assert [future.result() for future in futures] == [["calling thread"]] * 2

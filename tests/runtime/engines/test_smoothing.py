@@ -65,9 +65,9 @@ def test_large_channels_leave_more_of_int8_to_the_others_when_they_are_smoothed(
     smoothed, product = smooth(norm, linear, norm(rows).abs().amax(dim=0))
     want = linear(norm(rows))
 
-    def measure_error(given: Normalization, behind: Linear) -> float:
-        inputs = round_to_eight_bit(given(rows), EightBit.INT8)
-        weight = round_to_eight_bit(behind.weight, EightBit.INT8)
+    def measure_error(norm_of_rows: Normalization, product_of_rows: Linear) -> float:
+        inputs = round_to_eight_bit(norm_of_rows(rows), EightBit.INT8)
+        weight = round_to_eight_bit(product_of_rows.weight, EightBit.INT8)
         return float((inputs @ weight.T - want).square().mean())
 
     assert measure_error(smoothed.rows, product) < 0.5 * measure_error(norm, linear)
@@ -94,12 +94,14 @@ def test_an_engine_that_streams_its_layers_computes_what_one_that_keeps_them_doe
 ) -> None:
     encoder = encoder_of(LAYERS[form])
     weights, _ = save_random(tmp_path, encoder)
-    kept, streamed = (
-        TorchEngine(encoder, weights, CPU, torch.float32, ForwardOptions(KernelKind.GROUPED, streamed=one))
-        for one in (False, True)
+    whole, streamed = (
+        TorchEngine(
+            encoder, weights, CPU, torch.float32, ForwardOptions(KernelKind.GROUPED, streamed=streams)
+        )
+        for streams in (False, True)
     )
     for _ in range(2):
-        np.testing.assert_array_equal(streamed.forward(BATCH), kept.forward(BATCH))
+        np.testing.assert_array_equal(streamed.forward(BATCH), whole.forward(BATCH))
 
 
 def test_ranges_are_the_largest_numbers_that_each_layer_reads(tmp_path: Path) -> None:
@@ -108,11 +110,13 @@ def test_ranges_are_the_largest_numbers_that_each_layer_reads(tmp_path: Path) ->
     with torch.inference_mode():
         ranges = observe_ranges(encoder, Parameters(weights, CPU, torch.float32), BATCH)
     assert len(ranges) == len(encoder.layers)
-    for number, found in enumerate(ranges):
+    for number, layer_ranges in enumerate(ranges):
         # With norms after the branches a layer reads the final hidden states of the layers before it.
         before = Naive(replace(encoder, layers=encoder.layers[:number]), wide).hidden_states(BATCH)
-        np.testing.assert_allclose(found.attention.numpy(), np.abs(before).max(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            layer_ranges.attention.numpy(), np.abs(before).max(axis=0), rtol=1e-4, atol=1e-5
+        )
         norm = wide[f"layers.{number}.attention.norm.weight"], wide[f"layers.{number}.attention.norm.bias"]
         bound = encoder.hidden_size**0.5 * np.abs(norm[0]) + np.abs(norm[1])
-        assert bool((found.mlp.numpy() > 0).all())
-        assert bool((found.mlp.numpy() <= bound * (1 + 1e-5)).all())
+        assert bool((layer_ranges.mlp.numpy() > 0).all())
+        assert bool((layer_ranges.mlp.numpy() <= bound * (1 + 1e-5)).all())

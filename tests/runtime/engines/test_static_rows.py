@@ -51,16 +51,16 @@ def counted_texts() -> tuple[Int32Array, Int32Array]:
 
 def by_numpy(tensors: Tensors) -> FloatArray:
     ids, bounds = texts()
-    made = np.zeros((len(LENGTHS), DIMENSIONS), dtype=np.float32)
+    means = np.zeros((len(LENGTHS), DIMENSIONS), dtype=np.float32)
     for text, own in enumerate(np.split(ids, bounds[1:-1])):
-        kept = own[(own < TOKENS) & (own != UNKNOWN)]
-        rows = tensors["embeddings"][tensors["mapping"][kept] if "mapping" in tensors else kept]
+        known_ids = own[(own < TOKENS) & (own != UNKNOWN)]
+        rows = tensors["embeddings"][tensors["mapping"][known_ids] if "mapping" in tensors else known_ids]
         if "weights" in tensors:
-            rows = rows * tensors["weights"][kept][:, None]
+            rows = rows * tensors["weights"][known_ids][:, None]
         if len(rows):
             wide = rows.dtype.kind in "iu" or rows.dtype == np.float64
-            made[text] = rows.astype(np.float64 if wide else np.float32).mean(axis=0)
-    return made
+            means[text] = rows.astype(np.float64 if wide else np.float32).mean(axis=0)
+    return means
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["a row each", "shared rows"])

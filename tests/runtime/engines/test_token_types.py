@@ -67,13 +67,15 @@ def test_hidden_states_of_pairs_equal_those_of_transformers_alone_and_among_othe
     batched = built.forward(PackedBatch.pack([sequences[0], single, *sequences[1:]]))
     rows = np.split(batched, [40, 53, 54, 56])
     typed = [*sequences[:1], TokenSequence(single, np.zeros_like(single)), *sequences[1:]]
-    for one, row in zip(typed, rows, strict=True):
-        assert one.types is not None
-        ids, types = (torch.from_numpy(part.astype(np.int64))[None] for part in (one.ids, one.types))
+    for sequence, row in zip(typed, rows, strict=True):
+        assert sequence.types is not None
+        ids, types = (
+            torch.from_numpy(part.astype(np.int64))[None] for part in (sequence.ids, sequence.types)
+        )
         with torch.no_grad():
             want = model(ids, token_type_ids=types).last_hidden_state[0].numpy()
         assert np.abs(row - want).max() <= TINY_MODEL_MAX_ABS_DIFF
-        alone = built.forward(PackedBatch.pack([one]))
+        alone = built.forward(PackedBatch.pack([sequence]))
         assert np.abs(row - alone).max() <= NEIGHBOUR_MAX_ABS_DIFF
 
 

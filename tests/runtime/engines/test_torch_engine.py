@@ -68,8 +68,8 @@ def test_16_bit_weights_on_disk_are_read_exactly(tmp_path: Path, engine: str, dt
     hidden = ENGINES[engine].build(encoder, weights).forward(random_batch())
     widened = {name: value.float() for name, value in load_file(tmp_path / "model.safetensors").items()}
     save_file(widened, tmp_path / "model.safetensors")
-    again = ENGINES[engine].build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
-    np.testing.assert_array_equal(hidden, again.forward(random_batch()))
+    reloaded = ENGINES[engine].build(encoder, Weights(encoder, Checkpoint.open(tmp_path)))
+    np.testing.assert_array_equal(hidden, reloaded.forward(random_batch()))
 
 
 def test_bfloat16_weights_are_read_by_a_process_that_has_imported_nothing_else(tmp_path: Path) -> None:

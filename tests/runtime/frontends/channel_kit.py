@@ -79,17 +79,17 @@ async def served(run: Run, front_ends: int = 1, limits: Limits = LIMITS) -> Asyn
     channel = EngineChannel(metrics, lambda: b"the page")
     dispatcher = Dispatcher([TinyRunner(run)], limits, clock=perf_counter, observer=channel)
     channel.open(dispatcher)
-    made = [FrontEnd(limits) for _ in range(front_ends)]
+    front_ends_made = [FrontEnd(limits) for _ in range(front_ends)]
     try:
-        for index, one in enumerate(made):
-            one.connect(channel, b"front-end-%d" % index)
-            await one.said_hello.wait()
-        yield Served(channel, dispatcher, made)
+        for index, front_end in enumerate(front_ends_made):
+            front_end.connect(channel, b"front-end-%d" % index)
+            await front_end.said_hello.wait()
+        yield Served(channel, dispatcher, front_ends_made)
     finally:
         dispatcher.close("the test is over")
-        for one in made:
-            channel.remove(one.peer)
-            one.channel.close()
+        for front_end in front_ends_made:
+            channel.remove(front_end.peer)
+            front_end.channel.close()
         channel.close()
 
 

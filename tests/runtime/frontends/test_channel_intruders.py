@@ -64,10 +64,10 @@ MALFORMED: dict[str, Sequence[Buffer]] = {
 async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: Sequence[Buffer]) -> None:
     gate, ended = GatedRun(), asyncio.Event()
     async with served(gate) as server:
-        (other,) = server.front_ends
-        first = submit(other, ids(1))
+        (survivor,) = server.front_ends
+        first = submit(survivor, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
-        kept = submit(other, ids(2))
+        request = submit(survivor, ids(2))
         server.channel.add(b"broken", on_hello=lambda _: None, on_ready=lambda: None, on_failure=ended.set)
         with raw_socket(server.channel.address, b"broken") as broken:
             broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, deadline=perf_counter() + LATER)))
@@ -77,12 +77,12 @@ async def test_a_malformed_message_ends_only_the_front_end_that_sent_it(parts: S
             assert server.dispatcher.queued_inputs == 1
             # Nothing of it is taken any more.
             broken.send_multipart(MessageEncoder().encode(replace(SUBMIT, request_id=3)))
-            third = submit(other, ids(3))
+            third = submit(survivor, ids(3))
             await until(lambda: server.dispatcher.queued_inputs > 1)
         gate.release()
-        await asyncio.gather(first, kept, third)
-        assert not other.ended.is_set()
-    assert sorted(int(one) for batch in gate.batches for one in batch.token_ids) == [1, 2, 3]
+        await asyncio.gather(first, request, third)
+        assert not survivor.ended.is_set()
+    assert sorted(int(token) for batch in gate.batches for token in batch.token_ids) == [1, 2, 3]
 
 
 async def test_what_is_not_zeromq_at_all_disturbs_nobody() -> None:

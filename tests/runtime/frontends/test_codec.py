@@ -140,18 +140,18 @@ def test_results_come_back_bit_by_bit(results: ModelOutput) -> None:
     message = at_a_front_end(RequestCompleted(7, CompletedRequest(results, 0.25, 0.5)))
     assert isinstance(message, RequestCompleted)
     assert message.request_id == 7
-    done = message.completed
-    assert (done.queue_seconds, done.engine_seconds) == (0.25, 0.5)
+    completed = message.completed
+    assert (completed.queue_seconds, completed.engine_seconds) == (0.25, 0.5)
     for name in ("dense", "logits"):
-        np.testing.assert_array_equal(getattr(done.results, name), getattr(results, name), name)
-    assert [(s.indices.tolist(), s.values.tolist()) for s in done.results.sparse or ()] == [
+        np.testing.assert_array_equal(getattr(completed.results, name), getattr(results, name), name)
+    assert [(s.indices.tolist(), s.values.tolist()) for s in completed.results.sparse or ()] == [
         (s.indices.tolist(), s.values.tolist()) for s in results.sparse or ()
     ]
     for name in ("multi_vectors", "hidden"):
-        got, want = getattr(done.results, name), getattr(results, name)
+        got, want = getattr(completed.results, name), getattr(results, name)
         assert (got is None) == (want is None)
-        for one, want_one in zip(got or (), want or (), strict=True):
-            np.testing.assert_array_equal(one, want_one)
+        for got_one, want_one in zip(got or (), want or (), strict=True):
+            np.testing.assert_array_equal(got_one, want_one)
 
 
 def test_large_arrays_are_sent_from_where_they_are_and_read_where_they_came_in() -> None:
@@ -169,11 +169,11 @@ def test_large_arrays_are_sent_from_where_they_are_and_read_where_they_came_in()
 
 
 def request_errors() -> Sequence[type[EmbedserveError]]:
-    found = [
+    problems = [
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RequestError)
     ]
-    assert len(found) > 10
-    return found
+    assert len(problems) > 10
+    return problems
 
 
 @pytest.mark.parametrize("kind", request_errors())
@@ -204,8 +204,8 @@ def test_what_waits_is_told_as_it_is(rate: float | None) -> None:
 def submit_with(token_ids: object) -> bytes:
     """The header of a request of one sequence of two tokens, with anything instead of its ids."""
     marks = [None] * 5  # types, starts of pooling, queries, attended lengths, tasks
-    written = ["Submit", 1, 9.0, OutputKind.DENSE.value, None, None, [2], token_ids, *marks]
-    return msgspec.msgpack.encode(written)
+    fields = ["Submit", 1, 9.0, OutputKind.DENSE.value, None, None, [2], token_ids, *marks]
+    return msgspec.msgpack.encode(fields)
 
 
 def test_a_request_written_by_hand_is_read() -> None:

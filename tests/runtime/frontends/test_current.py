@@ -22,13 +22,13 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-        writer.write(ANSWER % other.encode())
+        writer.write(ANSWER % other_space.encode())
         writer.close()
 
     async with AsyncExitStack() as stack:
-        there = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
+        other_server = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
         # A space whose first digits are the port where it is found.
-        other = f"vs2-{there.sockets[0].getsockname()[1]:08d}{0:012}"
+        other_space = f"vs2-{other_server.sockets[0].getsockname()[1]:08d}{0:012}"
         settings = {
             "http_workers": workers,
             "pinned_port": 0,
@@ -51,15 +51,15 @@ async def test_a_connection_of_before_gets_no_vectors_of_before_and_the_own_name
         management = await stack.enter_async_context(httpx.AsyncClient(base_url=server.management))
         ((own, connection),) = await spaces(by_name, 1)
         assert connection is None, "this connection is still open when the name changes"
-        told = await management.put("/current", json={"vector_space": other})
-        assert told.json() == {"vector_space": own, "current": False}
+        notice = await management.put("/current", json={"vector_space": other_space})
+        assert notice.json() == {"vector_space": own, "current": False}
         # A front end of its own is told a moment later.
-        while (found := await spaces(by_name, 1)) == [(own, None)]:
+        while (spaces_of_answers := await spaces(by_name, 1)) == [(own, None)]:
             assert workers > 1
-        assert found == [(other, "close")]
+        assert spaces_of_answers == [(other_space, "close")]
         assert await spaces(by_space, 2) == [(own, None)] * 2
         assert (await management.get("/selfcheck")).json()["vector_space"] == own
         await management.put("/current", json={"vector_space": own})
-        while (found := await spaces(by_name, 1)) == [(other, "close")]:
+        while (spaces_of_answers := await spaces(by_name, 1)) == [(other_space, "close")]:
             assert workers > 1
-        assert found == [(own, None)]
+        assert spaces_of_answers == [(own, None)]

@@ -47,9 +47,9 @@ async def test_rows_come_back_to_the_front_end_that_asked() -> None:
     async with served(build_mean_run(), front_ends=3) as server:
         tasks = [submit(server.front_ends[index % 3], ids(index, index + 1), ids(5)) for index in range(4)]
         outcomes = await asyncio.gather(*tasks)
-    for index, done in enumerate(outcomes):
+    for index, outcome in enumerate(outcomes):
         want_rows = build_mean_run()(PackedBatch.pack([ids(index, index + 1), ids(5)]))
-        np.testing.assert_array_equal(done.results.dense, want_rows)
+        np.testing.assert_array_equal(outcome.results.dense, want_rows)
 
 
 async def test_a_cancelled_request_leaves_the_queue_of_the_engine_and_never_runs() -> None:
@@ -58,9 +58,9 @@ async def test_a_cancelled_request_leaves_the_queue_of_the_engine_and_never_runs
         (front_end,) = server.front_ends
         first = submit(front_end, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
-        gone, stays = submit(front_end, ids(7, 7)), submit(front_end, ids(2))
+        cancelled, stays = submit(front_end, ids(7, 7)), submit(front_end, ids(2))
         await until_queued(server.dispatcher, 2)
-        gone.cancel()
+        cancelled.cancel()
         await until_queued(server.dispatcher, 1)
         gate.release()
         await asyncio.gather(first, stays)
@@ -70,15 +70,15 @@ async def test_a_cancelled_request_leaves_the_queue_of_the_engine_and_never_runs
 async def test_a_front_end_that_dies_takes_only_its_own_requests_along() -> None:
     gate = GatedRun()
     async with served(gate, front_ends=2) as server:
-        dying, other = server.front_ends
-        first = submit(other, ids(1))
+        dying, survivor = server.front_ends
+        first = submit(survivor, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
-        lost, kept = submit(dying, ids(7)), submit(other, ids(2))
+        lost, surviving = submit(dying, ids(7)), submit(survivor, ids(2))
         await until_queued(server.dispatcher, 2)
         server.channel.remove(dying.peer)
         assert server.dispatcher.queued_inputs == 1
         gate.release()
-        await asyncio.gather(first, kept)
+        await asyncio.gather(first, surviving)
         lost.cancel()
     assert [batch.token_ids.tolist() for batch in gate.batches] == [[1], [2]]
 
@@ -90,8 +90,8 @@ async def test_messages_of_a_front_end_that_is_gone_are_ignored() -> None:
         late = submit(dead, ids(7))
         successor = FrontEnd(LIMITS)
         successor.connect(server.channel, b"front-end-0.2")
-        done = await submit(successor, ids(1))
-        np.testing.assert_array_equal(done.results.dense, build_mean_run()(PackedBatch.pack([ids(1)])))
+        completed = await submit(successor, ids(1))
+        np.testing.assert_array_equal(completed.results.dense, build_mean_run()(PackedBatch.pack([ids(1)])))
         assert count_open_requests(server.dispatcher) == 0
         assert not late.done()
         late.cancel()
@@ -102,17 +102,17 @@ async def test_messages_of_a_front_end_that_is_gone_are_ignored() -> None:
 async def test_a_full_queue_is_known_to_front_ends_before_they_tokenise_and_so_is_its_end() -> None:
     gate = GatedRun()
     async with served(gate, front_ends=2) as server:
-        one, other = server.front_ends
-        running = submit(one, ids(1))
+        first, second = server.front_ends
+        running = submit(first, ids(1))
         await asyncio.to_thread(gate.entered.acquire)
-        waiting = submit(one, *[ids(2)] * 10)
+        waiting = submit(first, *[ids(2)] * 10)
         await until_queued(server.dispatcher, 10)
-        await until(lambda: is_full(other))
+        await until(lambda: is_full(second))
         with pytest.raises(Overloaded):
-            await submit(one, ids(3))
+            await submit(first, ids(3))
         gate.release()
         await asyncio.gather(running, waiting)
-        await until(lambda: not is_full(other))
+        await until(lambda: not is_full(second))
 
 
 def is_full(front_end: FrontEnd) -> bool:
@@ -137,9 +137,9 @@ DEPTHS: dict[str, tuple[list[list[Int32Array]], list[QueueDepthChanged]]] = {
 }
 
 
-@pytest.mark.parametrize(("requests", "told"), DEPTHS.values(), ids=DEPTHS)
+@pytest.mark.parametrize(("requests", "reports"), DEPTHS.values(), ids=DEPTHS)
 async def test_what_waits_is_told_from_half_of_a_bound_on_and_once_a_turn(
-    requests: list[list[Int32Array]], told: list[QueueDepthChanged]
+    requests: list[list[Int32Array]], reports: list[QueueDepthChanged]
 ) -> None:
     gate = GatedRun()
     async with served(gate) as server:
@@ -153,7 +153,7 @@ async def test_what_waits_is_told_from_half_of_a_bound_on_and_once_a_turn(
         last = StatusChanged(b"")
         server.channel.broadcast(last)
         await until(lambda: last in front_end.received)
-        assert front_end.received == [*told, last]
+        assert front_end.received == [*reports, last]
         gate.release()
         await running
 
@@ -195,11 +195,11 @@ async def test_closing_the_dispatcher_fails_what_is_on_its_way() -> None:
 
 async def test_a_page_of_metrics_goes_to_who_asked() -> None:
     async with served(build_mean_run(), front_ends=2) as server:
-        one, other = server.front_ends
-        one.channel.send(MetricsPageRequest(3))
-        await until(lambda: bool(one.received))
-        assert one.received == [MetricsPageResponse(3, b"the page")]
-        assert other.received == []
+        first, second = server.front_ends
+        first.channel.send(MetricsPageRequest(3))
+        await until(lambda: bool(first.received))
+        assert first.received == [MetricsPageResponse(3, b"the page")]
+        assert second.received == []
 
 
 LARGE = Limits(2**21, 2**40, 2**20)
@@ -221,8 +221,8 @@ async def test_large_requests_and_large_answers_do_not_wait_for_each_other() -> 
             for front_end in server.front_ends
         ]
         for index, task in enumerate(tasks):
-            done = await task
-            rows = done.results.dense
+            completed = await task
+            rows = completed.results.dense
             assert rows is not None
             assert rows.shape == (16, FLOATS)
             assert (rows[:, ::4096] == index // 2).all()
@@ -250,8 +250,8 @@ async def test_no_message_is_lost_to_a_front_end_that_does_not_read() -> None:
 async def test_inputs_that_did_not_run_are_held_against_the_rate_that_all_front_ends_share() -> None:
     client = Client("search", tokens_per_minute=10)
     async with served(build_mean_run(), front_ends=2) as server:
-        one, other = server.front_ends
-        await one.dispatcher.meter_reused(client, 2, 6)
+        first, second = server.front_ends
+        await first.dispatcher.meter_reused(client, 2, 6)
         with pytest.raises(RateLimited) as refused:
-            await other.dispatcher.meter_reused(client, 2, 6)
+            await second.dispatcher.meter_reused(client, 2, 6)
     assert refused.value.retry_after > 0

@@ -113,8 +113,8 @@ async def stop_awaited_process(pids: Sequence[int], answers: Counter[int]) -> in
     """
 
     async def wait_for_answers() -> Counter[int]:
-        wanted = answers.total() + 36
-        while answers.total() < wanted:  # noqa: ASYNC110  # turns of the loop, no time
+        target = answers.total() + 36
+        while answers.total() < target:  # noqa: ASYNC110  # turns of the loop, no time
             await asyncio.sleep(0)
         return answers.copy()
 

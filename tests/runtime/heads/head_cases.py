@@ -81,8 +81,8 @@ class HeadCase:
 def logits_of(model: PreTrainedModel) -> Logits:
     def logits(ids: Int32Array) -> FloatArray:
         with torch.no_grad():
-            found: Tensor = model(torch.from_numpy(ids.astype(np.int64))[None]).logits
-        return found[0].numpy() if found.ndim == 3 else found.numpy()
+            computed: Tensor = model(torch.from_numpy(ids.astype(np.int64))[None]).logits
+        return computed[0].numpy() if computed.ndim == 3 else computed.numpy()
 
     return logits
 
@@ -125,8 +125,8 @@ def _of_llama_bidirectional(folder: Path, family: str, kind: str, settings: dict
         with torch.no_grad():
             hidden: Tensor = model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
             pooled = {"avg": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[pooling]
-            found: Tensor = model.score(pooled[None]) / temperature
-        return found.numpy()
+            computed: Tensor = model.score(pooled[None]) / temperature
+        return computed.numpy()
 
     return logits
 

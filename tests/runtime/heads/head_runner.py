@@ -34,7 +34,9 @@ def card_of(folder: Path, **settings: object) -> ModelCard:
 
 def runner_of(folder: Path, engine: str, **settings: object) -> Runner:
     card = card_of(folder, **settings)
-    (runner,) = build_runners(card, ModelTensors(folder), lambda *of: [ENGINES[engine].build(*of)])
+    (runner,) = build_runners(
+        card, ModelTensors(folder), lambda *arguments: [ENGINES[engine].build(*arguments)]
+    )
     return runner
 
 

@@ -144,12 +144,12 @@ def reference(
     )
     at += reranker.begins
     values = {"{query}": query, "{instruction}": instruction, "{begin}": tokenizer.bos_token}
-    written = texts
+    filled = texts
     for placeholder, value in values.items():
-        written = [text.replace(placeholder, value) for text in written]
+        filled = [text.replace(placeholder, value) for text in filled]
     parts = [
         tokenizer.encode(text + document if number == at else text, add_special_tokens=False)
-        for number, text in enumerate(written)
+        for number, text in enumerate(filled)
     ]
     parts[at] = parts[at][: 600 - sum(map(len, parts)) + len(parts[at])]
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_mxbais_instruction_is_tokenized_with_the_query(tmp_path: Path) -> None:
     (plain,) = tokenizer.encode_pairs([("a", "b")], TruncationRules(truncate=True))
     joined = vocabulary[".\u010a"]
     # One is in the words of the prompt.
-    assert tuple(np.asarray(one).tolist().count(joined) for one in (ids, plain)) == (2, 1)
+    assert tuple(np.asarray(sequence).tolist().count(joined) for sequence in (ids, plain)) == (2, 1)
 
 
 def scores_of(folder: Path, engine: str, **settings: object) -> FloatArray:
@@ -267,21 +267,21 @@ def test_scores_equal_those_of_sentence_transformers_without_a_flag(
     model = cross_encoder(
         tmp_path, "untied, biases, one layer", template, only_yes=only_yes, activation_fn=activation
     )
-    want, asked = (model.predict(PAIRS, batch_size=1, prompt=prompt) for prompt in (None, INSTRUCTION))
+    want, instructed = (model.predict(PAIRS, batch_size=1, prompt=prompt) for prompt in (None, INSTRUCTION))
     for engine in ENGINES:
         assert greatest(scores_of(tmp_path / "saved", engine) - want) <= FP32_MAX_ABS_DIFF
     got = scores_of(tmp_path / "saved", "torch", prompts={"answers": INSTRUCTION}, default_prompt="answers")
-    assert greatest(got - asked) <= FP32_MAX_ABS_DIFF
+    assert greatest(got - instructed) <= FP32_MAX_ABS_DIFF
 
 
 def test_a_query_behind_the_document_is_not_cut_as_sentence_transformers_cuts_it(tmp_path: Path) -> None:
     model = cross_encoder(tmp_path, "untied, one head", DOCUMENT_FIRST)
-    same, other = (
+    same, different = (
         [model.predict([pair])[0] - got for pair, got in zip(PAIRS, scores, strict=True)][part]
         for scores in [scores_of(tmp_path / "saved", "torch")]
         for part in (slice(-1), slice(-1, None))
     )
-    assert greatest(np.array(same)) <= FP32_MAX_ABS_DIFF < greatest(np.array(other))
+    assert greatest(np.array(same)) <= FP32_MAX_ABS_DIFF < greatest(np.array(different))
 
 
 def test_a_chat_template_with_both_roles_makes_a_reranker_of_a_language_model(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def test_a_decoder_that_reads_a_text_with_the_id_of_padding_reads_the_token_that
     texts = [np.array(ids, dtype=np.int32) for ids in WITH_PADDING.values()]
     want = np.concatenate([logits(ids) for ids in texts])
     got = logits_of(runner_of(tmp_path, engine), texts)
-    for text, row, wanted in zip(WITH_PADDING, got, want, strict=True):
-        assert greatest(row - wanted) <= FP32_MAX_ABS_DIFF, text
+    for text, row, want_row in zip(WITH_PADDING, got, want, strict=True):
+        assert greatest(row - want_row) <= FP32_MAX_ABS_DIFF, text
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ ROLES: tuple[Role, Role] = ("query", "document")
 
 @dataclass(frozen=True)
 class Kind:
-    """modules: behind the projection. then: what is done to the saved folder."""
+    """modules: behind the projection. change: edits the saved folder."""
 
     modules: Sequence[Callable[[], Module]] = (MultiVectorMask, lambda: Normalize("token_embeddings"))
     settings: dict[str, Any] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
-    then: Callable[[Path], None] = lambda _: None
+    change: Callable[[Path], None] = lambda _: None
     pooled: bool = False
 
     def ordered(self, vectors: FloatArray) -> FloatArray:
@@ -120,9 +120,9 @@ KINDS = {
         ),
         pooled=True,
     ),
-    "PyLate, markers split": Kind(modules=(), then=as_pylate),
-    "PyLate, markers added": Kind(modules=(), then=pylate_with_tokens),
-    "PyLate, markers unused words": Kind(modules=(), then=pylate_with_unused),
+    "PyLate, markers split": Kind(modules=(), change=as_pylate),
+    "PyLate, markers added": Kind(modules=(), change=pylate_with_tokens),
+    "PyLate, markers unused words": Kind(modules=(), change=pylate_with_unused),
 }
 
 
@@ -138,7 +138,7 @@ def test_queries_and_documents_equal_sentence_transformers_on_every_engine(
     ]
     for engine in ENGINES:
         got = vectors_of(folder, engine)
-        assert [one.shape for one in got] == [one.shape for one in want]
+        assert [vectors.shape for vectors in got] == [vectors.shape for vectors in want]
         if kind.pooled:
             want = pooled_by_oracle(kind, vectors_of(folder, engine, pools=False))
         for ours, theirs in zip(got, want, strict=True):
@@ -149,7 +149,7 @@ def stanford(folder: Path, **metadata: Any) -> Path:
     """A checkpoint of Stanford's ColBERT: a projection beside the encoder, and artifact.metadata for the rest."""
     save(folder, projection(10, bias=False))
     bare, at = folder / "bert", folder / "bert" / "model.safetensors"
-    tensors = {f"bert.{name}": one for name, one in load_file(at).items()}
+    tensors = {f"bert.{name}": tensor for name, tensor in load_file(at).items()}
     torch.manual_seed(9)
     save_file({**tensors, "linear.weight": torch.randn(10, 36)}, at, {"format": "pt"})
     edit(bare / "config.json", architectures=["HF_ColBERT"])
@@ -201,7 +201,7 @@ def pooled_by_oracle(kind: Kind, whole: list[FloatArray]) -> list[FloatArray]:
     """Our own vectors of all tokens, pooled by the oracle: those of a random model lie so close together that the last
     digit decides which are merged."""
     pooling = next(
-        one for one in (make() for make in kind.modules) if isinstance(one, HierarchicalTokenPooling)
+        module for module in (make() for make in kind.modules) if isinstance(module, HierarchicalTokenPooling)
     )
     roles = [role for role, texts in zip(ROLES, (QUERIES, DOCUMENTS), strict=True) for _ in texts]
     return [
@@ -214,7 +214,7 @@ def saved(folder: Path, kind: Kind) -> Path:
     model = save(folder, projection(10, bias=False), *(make() for make in kind.modules), **kind.settings)
     model.prompts = kind.prompts
     model.save_pretrained(str(folder / "saved"), create_model_card=False)
-    kind.then(folder / "saved")
+    kind.change(folder / "saved")
     return folder / "saved"
 
 
@@ -235,18 +235,18 @@ def vectors_by(runner: Runner, *, pools: bool = True) -> list[FloatArray]:
         way = ways.queries if is_query(card, query) else ways.documents
         sequences += way.encode(texts, resolve_prompt(card, query), TruncationRules(truncate=True))
         roles += [role] * len(texts)
-    made = runner.run(PackedBatch.pack(sequences), OutputKind.MULTI_VECTOR).multi_vectors
-    assert made is not None
+    rows = runner.run(PackedBatch.pack(sequences), OutputKind.MULTI_VECTOR).multi_vectors
+    assert rows is not None
     return [
         pool_for_role(vectors, card.late_interaction, is_query=role == "query") if pools else vectors
-        for vectors, role in zip(made, roles, strict=True)
+        for vectors, role in zip(rows, roles, strict=True)
     ]
 
 
 def test_a_marker_is_one_token_where_the_vocabulary_has_it(tmp_path: Path) -> None:
     want = {as_pylate: ["[", "Q", "]"], pylate_with_tokens: ["[Q] "], pylate_with_unused: ["[unused0]"]}
-    for number, (then, tokens) in enumerate(want.items()):
-        card = card_of(saved(tmp_path / str(number), Kind(modules=(), then=then)))
+    for number, (change, tokens) in enumerate(want.items()):
+        card = card_of(saved(tmp_path / str(number), Kind(modules=(), change=change)))
         way = InputEncoders.for_model(card, TextTokenizer.from_card(card)).queries
         (located,) = way.locate(
             ["why"], resolve_prompt(card, EmbedQuery(["why"], role="query")), TruncationRules(truncate=True)
@@ -258,7 +258,7 @@ def test_a_marker_is_one_token_where_the_vocabulary_has_it(tmp_path: Path) -> No
 
 
 def test_markers_expansion_and_skipped_words_are_part_of_the_vector_space(tmp_path: Path) -> None:
-    folder = saved(tmp_path, Kind(modules=(), then=as_pylate))
+    folder = saved(tmp_path, Kind(modules=(), change=as_pylate))
     config, plain = folder / "config_sentence_transformers.json", card_of(folder).vector_space
     for changes in (
         {"query_prefix": "[X] "},
@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[EmbedserveError], str]] = {
 def test_an_expansion_that_cannot_be_made_is_refused(
     tmp_path: Path, changes: dict[str, Any], want_error: type[EmbedserveError], want_message: str
 ) -> None:
-    folder = saved(tmp_path, Kind(modules=(), then=as_pylate))
+    folder = saved(tmp_path, Kind(modules=(), change=as_pylate))
     edit(folder / "config_sentence_transformers.json", **changes)
     with pytest.raises(want_error, match=want_message):
         card_of(folder)

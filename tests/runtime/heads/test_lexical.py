@@ -27,12 +27,14 @@ BATCHES: dict[str, tuple[list[Pairs], list[Pairs]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "want"), BATCHES.values(), ids=BATCHES)
-def test_of_each_token_id_the_largest_weight_above_0_is_kept(given: list[Pairs], want: list[Pairs]) -> None:
-    batch = PackedBatch.pack([np.array([token for token, _ in one], dtype=np.int32) for one in given])
-    weights = np.array([weight for one in given for _, weight in one], dtype=np.float32)[:, None]
+@pytest.mark.parametrize(("texts", "want"), BATCHES.values(), ids=BATCHES)
+def test_of_each_token_id_the_largest_weight_above_0_is_kept(texts: list[Pairs], want: list[Pairs]) -> None:
+    batch = PackedBatch.pack([np.array([token for token, _ in pairs], dtype=np.int32) for pairs in texts])
+    weights = np.array([weight for pairs in texts for _, weight in pairs], dtype=np.float32)[:, None]
     rows = LoadedLexicalHead(LexicalHead((), DROPPED, vocabulary=10), ())(weights, batch)
-    assert [row.indices.tolist() for row in rows] == [[token for token, _ in one] for one in want]
-    for row, one in zip(rows, want, strict=True):
+    assert [row.indices.tolist() for row in rows] == [[token for token, _ in pairs] for pairs in want]
+    for row, pairs in zip(rows, want, strict=True):
         assert row.indices.dtype == np.int32
-        assert np.array_equal(row.values, np.array([weight for _, weight in one], np.float32), equal_nan=True)
+        assert np.array_equal(
+            row.values, np.array([weight for _, weight in pairs], np.float32), equal_nan=True
+        )

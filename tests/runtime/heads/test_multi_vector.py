@@ -136,8 +136,8 @@ def test_a_folder_of_pylate_means_what_sentence_transformers_takes_it_for(tmp_pa
     save(tmp_path, projection(10, bias=False))
     as_pylate(tmp_path / "saved")
     model = MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
-    found, head = interaction(tmp_path / "saved"), card_of(tmp_path / "saved").head
-    assert found == LateInteraction(
+    settings, head = interaction(tmp_path / "saved"), card_of(tmp_path / "saved").head
+    assert settings == LateInteraction(
         query_prompt="[Q] ",
         document_prompt="[D] ",
         markers=("[Q] ", "[D] "),

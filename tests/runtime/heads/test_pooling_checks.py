@@ -110,7 +110,9 @@ def test_the_pooling_that_a_bidirectional_llama_names_is_read(tmp_path: Path) ->
 def without_norms(weights: Path) -> None:
     """Leave out what Qwen3 has and Llama has not."""
     tensors: dict[str, torch.Tensor] = load_file(weights)
-    save_file({name: one for name, one in tensors.items() if "_norm" not in name.split(".")[-2]}, weights)
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if "_norm" not in name.split(".")[-2]}, weights
+    )
 
 
 def test_the_class_of_a_language_model_is_served_with_the_pooling_that_the_service_sets(

@@ -97,16 +97,16 @@ def test_pooling_equals_sentence_transformers_whatever_the_tiles(
 
 
 def test_logits_are_never_held_for_more_tokens_than_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    tile_sizes: list[int] = []
 
     def run(layers: list[HeadLayerWeights], values: FloatArray) -> FloatArray:
-        seen.append(len(values))
+        tile_sizes.append(len(values))
         return layers[0](values)
 
     monkeypatch.setattr(sparse, "MAX_TILE_BYTES", 5 * VOCABULARY * 4)
     monkeypatch.setattr(sparse, "apply_layers", run)
     sparse.LoadedSparseHead(*made_up_head(SparsePooling.MAX))(made_up_states(), packed())
-    assert (sum(seen), max(seen)) == (sum(LENGTHS), 5)
+    assert (sum(tile_sizes), max(tile_sizes)) == (sum(LENGTHS), 5)
 
 
 def test_top_k_and_threshold_keep_the_largest_entries_in_the_order_of_their_indices() -> None:

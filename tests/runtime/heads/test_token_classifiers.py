@@ -77,8 +77,8 @@ def test_weights_equal_those_of_transformers_on_every_engine_whatever_else_is_in
         assert runner.card.outputs == OutputKind.DENSE | OutputKind.SPARSE | OutputKind.HIDDEN
         for ids, vector, weights in zip(texts, sparse_of(runner, texts), want, strict=True):
             assert vector.indices.tolist() == sorted(weights)
-            wanted = np.array([weights[token] for token in sorted(weights)], dtype=np.float32)
-            np.testing.assert_allclose(vector.values, wanted, atol=FP32_MAX_ABS_DIFF)
+            want_values = np.array([weights[token] for token in sorted(weights)], dtype=np.float32)
+            np.testing.assert_allclose(vector.values, want_values, atol=FP32_MAX_ABS_DIFF)
             (alone,) = sparse_of(runner, [ids])
             np.testing.assert_allclose(alone.values, vector.values, atol=NEIGHBOUR_MAX_ABS_DIFF)
 

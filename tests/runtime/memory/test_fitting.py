@@ -71,13 +71,13 @@ def test_with_more_memory_more_may_wait_and_larger_batches_are_tried(model: Mode
 )
 def test_what_costs_least_is_lowered_first(tmp_path: Path, share: float, lowered: set[str]) -> None:
     model = describe_sizes(replace(build_card(), encoder=describe_shape("bge-m3", tmp_path)))
-    wanted = replace(WANTED, batch_tokens=16_384)
-    limit = round(share * plan_memory(model, wanted).limit)
-    fit = fit_load(model, wanted, wanted, limit)
+    load = replace(WANTED, batch_tokens=16_384)
+    limit = round(share * plan_memory(model, load).limit)
+    fit = fit_load(model, load, load, limit)
     changed = {
         name
         for name in ("batch_tokens", "queue_inputs", "concurrency", "max_length")
-        if getattr(fit.load, name) < getattr(wanted, name)
+        if getattr(fit.load, name) < getattr(load, name)
     }
     assert changed <= lowered
     assert len(fit.lowered) == len(changed) > 0
@@ -88,7 +88,7 @@ def test_too_little_is_refused_with_the_number_that_would_do(model: ModelSizes) 
     with pytest.raises(MemoryTooSmall, match=r"a limit of \d+Mi") as refused:
         fit_load(model, WANTED, BOUNDS, 2 * GIB)
     full, least = (
-        int(found) for found in re.findall(r"(?:limit of|would do is) (\d+)Mi", refused.value.message)
+        int(mebibytes) for mebibytes in re.findall(r"(?:limit of|would do is) (\d+)Mi", refused.value.message)
     )
     assert full == plan_memory(model, WANTED).limit // MIB
     assert fit_load(model, WANTED, BOUNDS, full * MIB).lowered == ()
@@ -112,11 +112,11 @@ def test_whatever_is_served_under_a_limit_stays_within_it_or_is_the_least(
     weights: int, token: int, limit: int, tokens: int, max_length: int
 ) -> None:
     model = ModelSizes(140 * MIB, weights, 0, weights // 7, 10 * MIB, 1_024, ActivationSizes(token, 0, 0))
-    wanted = replace(WANTED, batch_tokens=tokens, max_length=max_length)
+    wanted_load = replace(WANTED, batch_tokens=tokens, max_length=max_length)
     try:
-        fit = fit_load(model, wanted, describe_bounds(CONFIG, wanted), limit)
+        fit = fit_load(model, wanted_load, describe_bounds(CONFIG, wanted_load), limit)
     except MemoryTooSmall:
-        assert plan_memory(model, wanted).total > limit
+        assert plan_memory(model, wanted_load).total > limit
         return
     load = fit.load
     is_least = (

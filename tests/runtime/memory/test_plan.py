@@ -62,7 +62,7 @@ def test_a_batch_is_planned_as_it_was_measured(
 
 
 @pytest.mark.parametrize(
-    "more",
+    "increase",
     [
         {"batch_tokens": 4_096},
         {"max_length": 8_192},
@@ -72,11 +72,11 @@ def test_a_batch_is_planned_as_it_was_measured(
         {"queue_inputs": 20_000},
         {"cache_bytes": 2**30},
     ],
-    ids=lambda more: next(iter(more)),
+    ids=lambda increase: next(iter(increase)),
 )
-def test_whatever_is_served_more_takes_more(tmp_path: Path, more: dict[str, int]) -> None:
+def test_whatever_is_served_more_takes_more(tmp_path: Path, increase: dict[str, int]) -> None:
     model = describe_sizes(replace(build_card(), encoder=describe_shape("bge-m3", tmp_path)))
-    plan, larger = (plan_memory(model, load) for load in (LOAD, replace(LOAD, **more)))
+    plan, larger = (plan_memory(model, load) for load in (LOAD, replace(LOAD, **increase)))
     assert larger.total > plan.total
     assert plan.total == sum(part.size for part in plan.parts)
     assert plan.limit >= 1.1 * plan.total

@@ -82,13 +82,13 @@ class Sample:
 
 def list_changes(path: Path, content: Any, shapes: ReadShapes) -> list[Mutation]:
     """Return each change of a file's content once."""
-    found = list(mutations_of(content))
+    changes = list(mutations_of(content))
     if isinstance(content, dict):
         for shape in shapes.found.get(path, ()):
-            found += absent_fields(shape, content)
+            changes += absent_fields(shape, content)
         for name, values in format_of(path).absent.items():
-            found += [Mutation((name,), value) for value in values if content.get(name) != value]
-    return list({str(one): one for one in reversed(found)}.values())
+            changes += [Mutation((name,), value) for value in values if content.get(name) != value]
+    return list({str(change): change for change in reversed(changes)}.values())
 
 
 def check_changes(

@@ -25,10 +25,10 @@ class FileFormat:
 
 
 def _parse_readme(text: str) -> dict[str, Any]:
-    found = _README.match(text)
-    assert found is not None
-    metadata = yaml.safe_load(found["metadata"] or "") or {}
-    return {**metadata, **({} if found["title"] is None else {"title": found["title"]})}
+    match = _README.match(text)
+    assert match is not None
+    metadata = yaml.safe_load(match["metadata"] or "") or {}
+    return {**metadata, **({} if match["title"] is None else {"title": match["title"]})}
 
 
 def _dump_readme(content: Mapping[str, Any]) -> str:

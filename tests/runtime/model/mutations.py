@@ -86,13 +86,13 @@ class Mutation:
 def mutations_of(content: Any, path: Path = ()) -> Iterator[Mutation]:
     """Each change of each field inside `content`, which lies at `path`."""
     for key, value in _choose_items(content):
-        here = (*path, key)
+        key_path = (*path, key)
         if isinstance(key, str):
-            yield Mutation(here, removed=True)
+            yield Mutation(key_path, removed=True)
         if isinstance(value, dict | list):
-            yield from mutations_of(value, here)
-        for other in other_values(value):
-            yield Mutation(here, other)
+            yield from mutations_of(value, key_path)
+        for changed in other_values(value):
+            yield Mutation(key_path, changed)
 
 
 def _choose_items(content: Any) -> list[tuple[Any, Any]]:
@@ -106,21 +106,21 @@ def other_values(value: object) -> list[object]:
     """Other values of the same type."""
     match value:
         case bool():
-            found: list[object] = [not value]
+            values: list[object] = [not value]
         case int():
-            found = [value + 1, *({value - 1, 0} - {value})]
+            values = [value + 1, *({value - 1, 0} - {value})]
         case float():
-            found = [value * 2 + 0.25, *({0.0, -1.0} - {value})]
+            values = [value * 2 + 0.25, *({0.0, -1.0} - {value})]
         case str():
             word = next((word for word in WORDS if value.endswith(word)), None)
-            found = [f"{value}x"] if word is None else [f"{value}x", value.removesuffix(word) + WORDS[word]]
+            values = [f"{value}x"] if word is None else [f"{value}x", value.removesuffix(word) + WORDS[word]]
         case list():
-            found = [value[:-1], [*value, *value[-1:]], value[::-1]] if value else [["x"]]
+            values = [value[:-1], [*value, *value[-1:]], value[::-1]] if value else [["x"]]
         case None:
-            found = [2, True, "x"]
+            values = [2, True, "x"]
         case _:
-            found = []
-    return found
+            values = []
+    return values
 
 
 def absent_fields(shape: type[FileModel], content: Mapping[str, Any], path: Path = ()) -> Iterator[Mutation]:
@@ -149,22 +149,22 @@ def samples(annotation: object, within: frozenset[object] = frozenset()) -> list
     arguments = get_args(annotation)
     match get_origin(annotation) or annotation:
         case origin if origin in (Union, types.UnionType):
-            found = [value for part in arguments for value in samples(part, within)]
+            values = [value for part in arguments for value in samples(part, within)]
         case origin if origin is Literal:
-            found = [*arguments]
+            values = [*arguments]
         case origin if origin is Annotated:
-            found = samples(arguments[0], within)
+            values = samples(arguments[0], within)
         case origin if origin in (list, tuple):
-            found = [[value] for value in (samples(arguments[0], within) if arguments else ["x"])]
+            values = [[value] for value in (samples(arguments[0], within) if arguments else ["x"])]
         case type() as origin if issubclass(origin, Mapping):
-            found = [{"x": value} for value in samples(arguments[1], within)]
+            values = [{"x": value} for value in samples(arguments[1], within)]
         case type() as origin if issubclass(origin, FileModel):
             fields = {} if origin in within else origin.model_fields
-            found = [
+            values = [
                 {name: value}
                 for name, field in fields.items()
                 for value in samples(field.annotation, within | {origin})
             ]
         case origin:
-            found = SAMPLES.get(origin, [3])
-    return found
+            values = SAMPLES.get(origin, [3])
+    return values

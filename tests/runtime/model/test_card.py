@@ -66,7 +66,7 @@ def test_the_card_of_minilm(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "want"),
+    ("settings", "want"),
     [
         ({"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}, (Pooling.CLS,)),
         ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, (Pooling.MAX,)),
@@ -78,9 +78,9 @@ def test_the_card_of_minilm(minilm: Path) -> None:
     ],
 )
 def test_pooling_is_read_in_the_old_and_the_new_spelling(
-    folder: Path, written: dict[str, object], want: tuple[Pooling, ...]
+    folder: Path, settings: dict[str, object], want: tuple[Pooling, ...]
 ) -> None:
-    edit(folder / "1_Pooling" / "config.json", **written)
+    edit(folder / "1_Pooling" / "config.json", **settings)
     assert card_of(folder).pipeline.pooling == want
 
 

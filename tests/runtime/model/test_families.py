@@ -277,8 +277,8 @@ def test_a_config_that_transformers_reads_and_saves_again_gives_the_same_encoder
 ) -> None:
     want = describe(tmp_path, old | {"pad_token_id": 1})
     AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert str(written["transformers_version"]).startswith("5.")
+    saved_config = json.loads((tmp_path / "config.json").read_text())
+    assert str(saved_config["transformers_version"]).startswith("5.")
     assert families.describe(read_folder(tmp_path)) == want
 
 
@@ -416,8 +416,8 @@ def test_a_model_that_reads_more_than_text_is_refused_with_a_reason_and_not_expo
 ) -> None:
     with pytest.raises(UnsupportedInputs, match=f"model_type '{model_type}' is not supported: {why}"):
         describe(tmp_path, {"model_type": model_type})
-    read = read_model(tmp_path)
-    assert not needs_export(read.files, read.routes, None)
+    reading = read_model(tmp_path)
+    assert not needs_export(reading.files, reading.routes, None)
 
 
 def test_no_family_is_also_refused_by_name() -> None:
@@ -470,10 +470,10 @@ def test_nomic_with_a_growing_base_takes_no_text_beyond_its_trained_positions(tm
     plain = describe(tmp_path, config)
     assert (plain.max_positions, plain.ignored) == (8192, ())
     growing = describe(tmp_path, config | {"rotary_scaling_factor": 2})
-    (said,) = growing.ignored
+    (notice,) = growing.ignored
     assert growing.max_positions == 2048
-    assert said.startswith("config.json: rotary_scaling_factor")
-    assert "2048" in said
+    assert notice.startswith("config.json: rotary_scaling_factor")
+    assert "2048" in notice
 
 
 def test_nomic_rounds_words_and_gated_widths_up_as_its_own_code_does(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ SPLADE = "sentence_transformers.sparse_encoder.models.SpladePooling"
 def read(
     folder: Path,
     config: Config,
-    asked: str = "auto",
+    task_setting: str = "auto",
     cross_encoder: Config | None = None,
     modules: tuple[str, ...] = (),
 ) -> tuple[Task, Head | None]:
@@ -58,10 +58,10 @@ def read(
                 '{"pooling_mode": "mean"}' if name == POOLING else "{}"
             )
         (folder / "modules.json").write_text(json.dumps(listed))
-    read = read_model(folder)
-    settings = ModelSettings.model_validate({"source": str(folder), "task": asked})
-    layout = read_layout(read.files, read.routes.entries)
-    return read_head(read.files, families.describe(read.files), layout, settings)
+    reading = read_model(folder)
+    settings = ModelSettings.model_validate({"source": str(folder), "task": task_setting})
+    layout = read_layout(reading.files, reading.routes.entries)
+    return read_head(reading.files, families.describe(reading.files), layout, settings)
 
 
 def classifier(folder: Path, config: Config, cross_encoder: Config | None = None) -> ClassifierHead:
@@ -181,11 +181,13 @@ TASKS: dict[str, tuple[list[str] | None, str, tuple[str, ...], Task]] = {
 }
 
 
-@pytest.mark.parametrize(("architectures", "asked", "modules", "want"), TASKS.values(), ids=TASKS.keys())
+@pytest.mark.parametrize(
+    ("architectures", "task_setting", "modules", "want"), TASKS.values(), ids=TASKS.keys()
+)
 def test_the_task_is_what_is_asked_for_or_what_the_files_say(
-    tmp_path: Path, architectures: list[str] | None, asked: str, modules: tuple[str, ...], want: Task
+    tmp_path: Path, architectures: list[str] | None, task_setting: str, modules: tuple[str, ...], want: Task
 ) -> None:
-    task, head = read(tmp_path, ONE | {"architectures": architectures}, asked, modules=modules)
+    task, head = read(tmp_path, ONE | {"architectures": architectures}, task_setting, modules=modules)
     assert task is want
     assert (head is None) == (want is Task.EMBED)
 
@@ -232,12 +234,12 @@ REFUSED: dict[str, tuple[Config, str, type[EmbedserveError], str]] = {
 }
 
 
-@pytest.mark.parametrize(("config", "asked", "error", "named"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("config", "task_setting", "error", "named"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_head_that_cannot_be_served_is_refused_by_name(
-    tmp_path: Path, config: Config, asked: str, error: type[EmbedserveError], named: str
+    tmp_path: Path, config: Config, task_setting: str, error: type[EmbedserveError], named: str
 ) -> None:
     with pytest.raises(error) as refusal:
-        read(tmp_path, config, asked)
+        read(tmp_path, config, task_setting)
     assert named in str(refusal.value)
 
 

@@ -141,11 +141,11 @@ def test_another_spelling_of_the_same_model_keeps_the_identity(
 
 
 def test_each_change_of_the_vectors_gives_another_identity(folder: Path, tmp_path: Path) -> None:
-    seen = {identity(folder): "unchanged"}
+    identities = {identity(folder): "unchanged"}
     for name, (edit, settings) in OTHER.items():
         copy = tmp_path / name
         shutil.copytree(folder, copy)
         edit(copy)
         changed = identity(copy, **settings)
-        assert changed not in seen, f"{name} has the identity of {seen[changed]}"
-        seen[changed] = name
+        assert changed not in identities, f"{name} has the identity of {identities[changed]}"
+        identities[changed] = name

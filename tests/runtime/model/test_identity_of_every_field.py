@@ -76,17 +76,17 @@ def _vectors(runner: Runner, tokenizer: TextTokenizer) -> Iterator[NDArray[Any]]
     rules = TruncationRules(True, card.tokenizer.truncation_side)
     queries = [EmbedQuery(TEXTS, role=role) for role in ROLES]
     queries += [EmbedQuery(TEXTS, prompt_name=name) for name in card.prompts]
-    done: set[tuple[bool, str]] = set()
+    handled: set[tuple[bool, str]] = set()
     for query in queries:
         try:
-            how = is_query(card, query), resolve_prompt(card, query)
+            encoding = is_query(card, query), resolve_prompt(card, query)
         except InvalidInput:  # no default role
             continue
         # Once for all names of a prompt: a name for an empty one makes no other vectors than no name.
-        if how not in done:
-            done.add(how)
-            encoder = encoders.queries if how[0] else encoders.documents
-            yield from _run(runner, query, encoder.encode(TEXTS, how[1], rules))
+        if encoding not in handled:
+            handled.add(encoding)
+            encoder = encoders.queries if encoding[0] else encoders.documents
+            yield from _run(runner, query, encoder.encode(TEXTS, encoding[1], rules))
 
 
 def _run(runner: Runner, query: EmbedQuery, sequences: Any) -> Iterator[NDArray[Any]]:
@@ -108,8 +108,8 @@ OTHER_FILES = ("README.md", "artifact.metadata", "chat_template.jinja")
 def small_files(folder: Path) -> list[Path]:
     """The small files that are read, without the tokenizer's own and the index of weights."""
     paths = (path for path in sorted(folder.rglob("*.json")) if path.name != "tokenizer.json")
-    others = (path for name in OTHER_FILES for path in sorted(folder.rglob(name)))
-    return [*(path for path in paths if not path.name.endswith(".index.json")), *others]
+    other_files = (path for name in OTHER_FILES for path in sorted(folder.rglob(name)))
+    return [*(path for path in paths if not path.name.endswith(".index.json")), *other_files]
 
 
 @pytest.mark.parametrize(("name", "build"), FOLDERS.items(), ids=FOLDERS)

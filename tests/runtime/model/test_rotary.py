@@ -61,10 +61,10 @@ def of_transformers(settings: dict[str, object], head_size: int) -> tuple[torch.
     )
     kind = str(settings["rope_type"])
     if kind == "default":
-        found, scaling = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        frequencies, scaling = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        found, scaling = ROPE_INIT_FUNCTIONS[kind](config, None)
-    return found, scaling
+        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, None)
+    return frequencies, scaling
 
 
 @pytest.mark.parametrize("head_size", [6, 64, 128])
@@ -133,6 +133,8 @@ def test_a_scaling_without_its_factor_is_invalid(kind: str) -> None:
     ids=["base", "no setting", "null scaling", "old spelling of the type", "original length outside"],
 )
 def test_both_ways_to_save_the_settings_mean_the_same(old: dict[str, object], new: dict[str, object]) -> None:
-    read = [RotaryConfig.model_validate({"max_position_embeddings": 4096} | given) for given in (old, new)]
-    first, second = (config.describe_rotary(CONFIG, 64, default_theta=10_000.0) for config in read)
+    configs = [
+        RotaryConfig.model_validate({"max_position_embeddings": 4096} | settings) for settings in (old, new)
+    ]
+    first, second = (config.describe_rotary(CONFIG, 64, default_theta=10_000.0) for config in configs)
     assert first == second

@@ -32,9 +32,9 @@ def test_the_corpus_has_other_texts_than_the_calibration_and_many_lengths() -> N
 )
 def test_texts_are_left_out_evenly_over_their_lengths(tokens: int, want_texts: int) -> None:
     lengths = [*range(100, 0, -1)]
-    taken = choose_evenly(lengths, tokens)
-    assert len(taken) == want_texts
-    chosen = [lengths[number] for number in taken]
+    numbers = choose_evenly(lengths, tokens)
+    assert len(numbers) == want_texts
+    chosen = [lengths[number] for number in numbers]
     assert chosen == sorted(chosen)
     gaps = {after - before for before, after in pairwise(chosen)}
     assert max(gaps) - min(gaps) <= 1

@@ -57,14 +57,14 @@ class WorseWeights(Worse):
     larger."""
 
     def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
-        made = self.exact.run(batch, outputs)
-        assert made.sparse is not None
-        first = [np.arange(len(one.values)) == 0 for one in made.sparse]
+        outputs_of_run = self.exact.run(batch, outputs)
+        assert outputs_of_run.sparse is not None
+        first = [np.arange(len(vector.values)) == 0 for vector in outputs_of_run.sparse]
         spoiled = [
-            SparseVector(one.indices, one.values + np.float32(self.error) * is_first)
-            for one, is_first in zip(made.sparse, first, strict=True)
+            SparseVector(vector.indices, vector.values + np.float32(self.error) * is_first)
+            for vector, is_first in zip(outputs_of_run.sparse, first, strict=True)
         ]
-        return ModelOutput(dense=made.dense, sparse=spoiled)
+        return ModelOutput(dense=outputs_of_run.dense, sparse=spoiled)
 
 
 def test_token_weights_count_where_they_are_further_off(tmp_path: Path) -> None:

@@ -34,13 +34,15 @@ def observed(vectors: FloatArray) -> ComparedOutputs:
 
 @pytest.mark.parametrize("levels", [5, 1000], ids=["many equal numbers", "few"])
 def test_rank_correlation_is_that_of_scipy(levels: int) -> None:
-    one, other = SOURCE.integers(0, levels, size=(2, 300)).astype(np.float32)
-    other = other + one
-    assert rank_correlation(one, other) == pytest.approx(stats.spearmanr(one, other).statistic, abs=1e-12)
+    first, second = SOURCE.integers(0, levels, size=(2, 300)).astype(np.float32)
+    second = second + first
+    assert rank_correlation(first, second) == pytest.approx(
+        stats.spearmanr(first, second).statistic, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "want"),
+    ("first", "second", "want"),
     [
         pytest.param((1, 2, 3), (10, 20, 21), 1, id="the same order"),
         pytest.param((1, 2, 3), (3, 2, 1), -1, id="the other order"),
@@ -48,8 +50,8 @@ def test_rank_correlation_is_that_of_scipy(levels: int) -> None:
         pytest.param((1, 2, 3), (2, 2, 2), 0, id="one does not vary"),
     ],
 )
-def test_rank_correlation(one: tuple[float, ...], other: tuple[float, ...], want: float) -> None:
-    assert rank_correlation(numbers(*one), numbers(*other)) == pytest.approx(want)
+def test_rank_correlation(first: tuple[float, ...], second: tuple[float, ...], want: float) -> None:
+    assert rank_correlation(numbers(*first), numbers(*second)) == pytest.approx(want)
 
 
 def test_similarities_are_those_of_each_pair_once() -> None:
@@ -58,15 +60,15 @@ def test_similarities_are_those_of_each_pair_once() -> None:
 
 
 def test_equal_results_compare_as_equal() -> None:
-    one = observed(SOURCE.normal(size=(9, 5)).astype(np.float32))
-    assert list(astuple(compare(one, one))) == pytest.approx([1, 1, 0, 1])
+    outputs = observed(SOURCE.normal(size=(9, 5)).astype(np.float32))
+    assert list(astuple(compare(outputs, outputs))) == pytest.approx([1, 1, 0, 1])
 
 
 def test_the_least_rank_agreement_of_all_labels_counts() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = ComparedOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
-    other = ComparedOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
-    assert compare(one, other).rank_agreement == pytest.approx(-1)
+    first = ComparedOutputs(vectors, np.array([[1, 1], [2, 2], [3, 3]], dtype=np.float32))
+    second = ComparedOutputs(vectors, np.array([[1, 3], [2, 2], [3, 1]], dtype=np.float32))
+    assert compare(first, second).rank_agreement == pytest.approx(-1)
 
 
 WEIGHTS = numbers(0, 1, 2), numbers(3, 1, 0), numbers(1, 1, 1), numbers(0, 2, 0)
@@ -92,36 +94,36 @@ def test_token_weights_count_beside_vectors(last: FloatArray, want: tuple[float,
 
 def test_the_order_of_products_and_of_hybrid_scores_counts_beside_that_of_vectors() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    one = ComparedOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
-    other = ComparedOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
+    first = ComparedOutputs(vectors, token_weights=np.array([[1, 0], [2, 1], [0, 3]], dtype=np.float32))
+    second = ComparedOutputs(vectors, token_weights=np.array([[1, 2], [0, 1], [3, 3]], dtype=np.float32))
     scores = [
         compute_similarities(outputs.token_weights)
-        for outputs in (one, other)
+        for outputs in (first, second)
         if outputs.token_weights is not None
     ]
     want = stats.spearmanr(*scores).statistic
-    assert compare(one, other).rank_agreement == pytest.approx(want)
+    assert compare(first, second).rank_agreement == pytest.approx(want)
     dense = np.array([[1, 0], [0.6, 0.8], [0, 1]], dtype=np.float32)
-    turned = ComparedOutputs(dense[::-1].copy(), token_weights=one.token_weights)
+    turned = ComparedOutputs(dense[::-1].copy(), token_weights=first.token_weights)
     sums = [compute_similarities(outputs.vectors) + scores[0] for outputs in (ComparedOutputs(dense), turned)]
-    got = compare(ComparedOutputs(dense, token_weights=one.token_weights), turned).rank_agreement
+    got = compare(ComparedOutputs(dense, token_weights=first.token_weights), turned).rank_agreement
     dense_alone = stats.spearmanr(compute_similarities(dense), compute_similarities(turned.vectors)).statistic
     assert got == pytest.approx(min(dense_alone, stats.spearmanr(*sums).statistic))
 
 
 def test_weights_that_add_next_to_nothing_are_not_compared() -> None:
     rows = np.stack([*WEIGHTS, numbers(0.01, 0, 0)])
-    other = np.stack([*WEIGHTS, numbers(0, 0.02, 0)])
-    assert weight_cosines(rows, other).tolist() == pytest.approx([1] * 5)
+    with_small_weights = np.stack([*WEIGHTS, numbers(0, 0.02, 0)])
+    assert weight_cosines(rows, with_small_weights).tolist() == pytest.approx([1] * 5)
     assert weight_cosines(rows, np.stack([*WEIGHTS, numbers(0, 2, 0)]))[-1] == 0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_results_that_are_not_finite_are_below_every_floor(value: float) -> None:
     reference = observed(np.eye(3, dtype=np.float32))
-    found = ComparedOutputs(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
+    outputs = ComparedOutputs(np.full((3, 3), value, dtype=np.float32), np.eye(3, dtype=np.float32))
     floor = ParitySettings(min_mean_cosine=-0.5, min_cosine=-0.5, min_rank_agreement=-0.5)
-    assert describe_shortfalls(compare(reference, found), floor).count("is below") == 3
+    assert describe_shortfalls(compare(reference, outputs), floor).count("is below") == 3
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_what_is_below_the_default_floor_is_named(parity: ParityReport, want: st
 
 
 @pytest.mark.parametrize(
-    ("found", "want"),
+    ("cosines", "want"),
     [
         pytest.param([1.0, 0.999], False, id="nothing lost"),
         pytest.param([1.0, 0.98], True, id="one text below the least"),
@@ -154,5 +156,5 @@ def test_what_is_below_the_default_floor_is_named(parity: ParityReport, want: st
         pytest.param([0.9905] * 3, True, id="a mean that they cannot"),
     ],
 )
-def test_a_variant_is_lost_when_no_other_text_could_save_it(found: list[float], want: bool) -> None:
-    assert is_out_of_reach(np.array(found), 10, ParitySettings()) is want
+def test_a_variant_is_lost_when_no_other_text_could_save_it(cosines: list[float], want: bool) -> None:
+    assert is_out_of_reach(np.array(cosines), 10, ParitySettings()) is want

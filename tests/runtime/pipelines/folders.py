@@ -64,7 +64,7 @@ def tokens_of(
     prompt = "" if name is None else card.prompts[name]
     pool_start = 0 if way.pipeline.include_prompt else tokenizer.count_prompt_tokens(prompt)
     ids = tokenizer.encode(texts, prompt, TruncationRules(True, card.tokenizer.truncation_side))
-    return [TokenSequence(one, pool_start=pool_start, is_query_role=query) for one in ids]
+    return [TokenSequence(sequence, pool_start=pool_start, is_query_role=query) for sequence in ids]
 
 
 def finished(card: ModelCard, vectors: FloatArray) -> FloatArray:

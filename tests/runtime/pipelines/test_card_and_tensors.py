@@ -63,7 +63,9 @@ print(json.dumps(opened))
 
 def vectors(card: ModelCard, folder: Path) -> list[FloatArray]:
     """Return the vectors of texts as documents, and as queries where they are encoded otherwise."""
-    (runner,) = build_runners(card, ModelTensors(folder), lambda *of: [ENGINES["onnx"].build(*of)])
+    (runner,) = build_runners(
+        card, ModelTensors(folder), lambda *arguments: [ENGINES["onnx"].build(*arguments)]
+    )
     roles = (False,) if card.query is None else (False, True)
     return [dense_of(runner, tokens_of(card, TEXTS, query=query)) for query in roles]
 
@@ -85,19 +87,19 @@ def test_a_model_is_built_from_its_card_and_tensors_without_its_folder(tmp_path:
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
 def test_the_same_model_in_another_folder_has_the_same_card(tmp_path: Path, chain: Chain) -> None:
-    folder, other = tmp_path / "model", tmp_path / "another folder"
+    folder, copy = tmp_path / "model", tmp_path / "another folder"
     saved(folder, *chain(Bare(tmp_path)))
-    shutil.copytree(folder, other)
-    assert card_of(folder, source="m") == card_of(other, source="m")
+    shutil.copytree(folder, copy)
+    assert card_of(folder, source="m") == card_of(copy, source="m")
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
 def test_each_file_that_says_how_a_model_is_run_is_opened_once(tmp_path: Path, chain: Chain) -> None:
     folder = tmp_path / "model"
     saved(folder, *chain(Bare(tmp_path)))
-    made = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", READING, str(folder)], check=True, capture_output=True, text=True
     )
-    read = Counter(path for path in json.loads(made.stdout) if Path(path).is_relative_to(folder))
-    written = {str(path) for path in folder.rglob("*.json")}
-    assert {path: read[path] for path in written} == dict.fromkeys(written, 1)
+    openings = Counter(path for path in json.loads(completed.stdout) if Path(path).is_relative_to(folder))
+    small_files = {str(path) for path in folder.rglob("*.json")}
+    assert {path: openings[path] for path in small_files} == dict.fromkeys(small_files, 1)

@@ -106,14 +106,14 @@ def test_a_converted_reranker_asks_by_its_chat_template(tmp_path: Path, saved: b
         model.save_pretrained(str(folder), create_model_card=False)
         model = CrossEncoder(str(folder), device="cpu")
     ask = "Find what answers."
-    want, asked = (model.predict(PAIRS, prompt=prompt) for prompt in (None, ask))
+    want, instructed = (model.predict(PAIRS, prompt=prompt) for prompt in (None, ask))
     for engine in ENGINES:
         assert greatest(scores_of(folder, engine)[:, 0] - want) <= FP32_MAX_ABS_DIFF
     tokenizer = TextTokenizer.from_card(card_of(folder))
     runner = runner_of(folder, "torch")
     ids = tokenizer.encode_pairs(PAIRS, CUT, prompt=ask)
     got = apply_score_function(logits_of(runner, ids), head_of(folder).scores).astype(np.float32)
-    assert greatest(got[:, 0] - asked) <= FP32_MAX_ABS_DIFF
+    assert greatest(got[:, 0] - instructed) <= FP32_MAX_ABS_DIFF
 
 
 def test_a_converted_reranker_without_a_template_of_its_own_asks_as_the_one_that_it_was_made_from(

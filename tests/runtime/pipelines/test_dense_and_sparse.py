@@ -44,15 +44,15 @@ def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dense_of_sentence_transformers(folder: Path, pooling: str) -> FloatArray:
     modules = [Transformer(str(folder)), PoolingModule(24, pooling_mode=pooling)]
-    found: FloatArray = SentenceTransformer(modules=modules, device="cpu").encode(TEXTS)
-    return found
+    vectors: FloatArray = SentenceTransformer(modules=modules, device="cpu").encode(TEXTS)
+    return vectors
 
 
 def sparse_of_sentence_transformers(folder: Path, strategy: str) -> FloatArray:
     modules = [Transformer(str(folder), transformer_task="fill-mask"), SpladePooling(strategy)]
     encoder = SparseEncoder(modules=modules, device="cpu")
-    found: FloatArray = encoder.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    return found
+    vectors: FloatArray = encoder.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+    return vectors
 
 
 CASES = {
@@ -76,20 +76,23 @@ def test_both_equal_sentence_transformers_on_every_engine(
     want_sparse = sparse_of_sentence_transformers(path, strategy)
     for engine in ENGINES:
         runner = runner_of(path, engine, outputs=BOTH, **settings)
-        made = runner.run(
+        outputs = runner.run(
             PackedBatch.pack(tokens_of(runner.card, TEXTS)), OutputKind.DENSE | OutputKind.SPARSE
         )
-        assert made.dense is not None
-        assert made.sparse is not None
-        assert greatest(finished(runner.card, made.dense) - want_dense) <= FP32_MAX_ABS_DIFF
-        assert greatest(rows([*made.sparse], want_sparse.shape[1]) - want_sparse) <= FP32_MAX_ABS_DIFF
+        assert outputs.dense is not None
+        assert outputs.sparse is not None
+        assert greatest(finished(runner.card, outputs.dense) - want_dense) <= FP32_MAX_ABS_DIFF
+        assert greatest(rows([*outputs.sparse], want_sparse.shape[1]) - want_sparse) <= FP32_MAX_ABS_DIFF
     assert (runner.card.task, runner.card.sparse_width) == (Task.EMBED, want_sparse.shape[1])
 
 
 def test_sparse_vectors_come_beside_dense_ones_only_where_they_are_asked_for(masked: Path) -> None:
-    plain, both = card_of(masked), card_of(masked, outputs=["sparse"])
-    assert (plain.output_names, both.output_names) == (["dense", "hidden"], ["dense", "sparse", "hidden"])
-    assert plain.vector_space != both.vector_space
+    plain, with_sparse = card_of(masked), card_of(masked, outputs=["sparse"])
+    assert (plain.output_names, with_sparse.output_names) == (
+        ["dense", "hidden"],
+        ["dense", "sparse", "hidden"],
+    )
+    assert plain.vector_space != with_sparse.vector_space
 
 
 def test_without_modules_the_dense_vector_is_that_of_sentence_transformers(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ ACTIVATIONS = (
 CHAINS: dict[str, Chain] = {
     **{mode: lambda mode=mode: [pooling(mode)] for mode in MODES},  # type: ignore[misc]
     **{
-        f"dense, {type(one).__name__}": lambda one=one: [pooling("mean"), dense(one)]  # type: ignore[misc]
-        for one in ACTIVATIONS
+        f"dense, {type(module).__name__}": lambda module=module: [pooling("mean"), dense(module)]  # type: ignore[misc]
+        for module in ACTIVATIONS
     },
     "all poolings in another order": lambda: [pooling(*reversed(MODES)), Normalize()],
     "two poolings, dense, normalize": lambda: [

@@ -136,7 +136,7 @@ def both(runner: Runner, *, prompts: bool = False) -> tuple[FloatArray, FloatArr
     names = ("query", "document") if prompts else (None, None)
     queries = tokens_of(card, TEXTS, names[0], query=True)
     documents = tokens_of(card, TEXTS, names[1])
-    rows = dense_of(runner, [one for pair in zip(queries, documents, strict=True) for one in pair])
+    rows = dense_of(runner, [sequence for pair in zip(queries, documents, strict=True) for sequence in pair])
     assert greatest(dense_of(runner, queries) - rows[::2]) <= 1e-5
     return finished(card.query.card, rows[::2]), finished(card, rows[1::2])
 
@@ -168,7 +168,7 @@ def test_each_device_gets_both_ways_and_a_table_serves_all_of_them(bare: Bare, t
     saved(tmp_path, *OWN["a table beside an encoder"](bare))
     build = ENGINES["torch"].build
     first, second = build_runners(
-        card_of(tmp_path), ModelTensors(tmp_path), lambda *of: [build(*of), build(*of)]
+        card_of(tmp_path), ModelTensors(tmp_path), lambda *arguments: [build(*arguments), build(*arguments)]
     )
     for ours, theirs in zip(both(first), both(second), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -209,15 +209,15 @@ def test_routes_that_are_one_make_a_model_like_any_other(bare: Bare, tmp_path: P
 
 
 def test_the_identity_is_of_both_ways(bare: Bare, tmp_path: Path) -> None:
-    found = set()
+    identities = set()
     for name, chain in {**SHARED, **OWN}.items():
         torch.manual_seed(1)
         saved(tmp_path / name, *chain(bare))
-        found.add(card_of(tmp_path / name).vector_space)
+        identities.add(card_of(tmp_path / name).vector_space)
     changed = tmp_path / "two modules beside none"
     edit(changed / "2_Router" / "query_0_Dense" / "config.json", use_residual=False)
-    found.add(card_of(changed).vector_space)
-    assert len(found) == len(SHARED) + len(OWN) + 1
+    identities.add(card_of(changed).vector_space)
+    assert len(identities) == len(SHARED) + len(OWN) + 1
 
 
 INSPECTED = {
@@ -247,8 +247,8 @@ def test_inspect_says_what_queries_take(
     assert main(["inspect", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("Queries"))
-    found = [line[15:] for line in lines[start : start + 4]]
-    assert found == [*INSPECTED[name], "other inputs are a document"]
+    values = [line[15:] for line in lines[start : start + 4]]
+    assert values == [*INSPECTED[name], "other inputs are a document"]
     assert "Engines        onnx: yes" in lines
     assert main(["inspect", "--json", str(tmp_path)]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -186,10 +186,10 @@ def test_a_text_stands_between_the_tokens_that_transformers_puts_around_it(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_vector_is_that_of_the_end_token(model: Path, tmp_path: Path, engine: str) -> None:
     flags = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": True}
-    asked = folder_of(model, tmp_path / "asked", tokenizer_of(BEGINS), **flags)
-    card = card_of(asked)
+    flagged = folder_of(model, tmp_path / "asked", tokenizer_of(BEGINS), **flags)
+    card = card_of(flagged)
     sequences = [np.array([BOS, *map(WORDS.index, text.split()), EOS], dtype=np.int32) for text in TEXTS[:2]]
-    runner = runner_of(asked, engine)
+    runner = runner_of(flagged, engine)
     ours = [np.array(ids_of(card, text), dtype=np.int32) for text in TEXTS[:2]]
     assert greatest(dense_of(runner, ours) - dense_of(runner, sequences)) <= FP32_MAX_ABS_DIFF
     reference = MistralModel.from_pretrained(str(model)).eval()

@@ -49,12 +49,12 @@ Tensors = dict[str, NDArray[np.float32]]
 def factors(weights: Mapping[str, NDArray[Any]], *modules: str, rank: int = RANK) -> Tensors:
     """Random factors of products, by the modules' names in `weights`."""
     source = np.random.default_rng(5)
-    made: Tensors = {}
+    tensors: Tensors = {}
     for module in modules:
         out, inner = weights[f"{module}.weight"].shape
-        made[f"{module}.lora_A.weight"] = source.normal(size=(rank, inner)).astype(np.float32) * 0.3
-        made[f"{module}.lora_B.weight"] = source.normal(size=(out, rank)).astype(np.float32) * 0.3
-    return made
+        tensors[f"{module}.lora_A.weight"] = source.normal(size=(rank, inner)).astype(np.float32) * 0.3
+        tensors[f"{module}.lora_B.weight"] = source.normal(size=(out, rank)).astype(np.float32) * 0.3
+    return tensors
 
 
 def write_adapter(folder: Path, tensors: Mapping[str, NDArray[Any]], **config: Any) -> None:
@@ -90,8 +90,8 @@ QUERY, MLP = "encoder.layer.0.attention.self.query", "encoder.layer.1.output.den
 
 
 def product(tensors: Tensors, module: str) -> NDArray[np.float32]:
-    made: NDArray[np.float32] = tensors[f"{module}.lora_B.weight"] @ tensors[f"{module}.lora_A.weight"]
-    return made
+    merged: NDArray[np.float32] = tensors[f"{module}.lora_B.weight"] @ tensors[f"{module}.lora_A.weight"]
+    return merged
 
 
 SCALES: dict[str, tuple[dict[str, Any], float]] = {
@@ -110,7 +110,8 @@ def test_products_are_added_to_their_weights(
     weights = weights_of(bert)
     tensors = factors(weights, QUERY, MLP)
     changes = {
-        f"{one}.weight": weights[f"{one}.weight"] + scale * product(tensors, one) for one in (QUERY, MLP)
+        f"{module}.weight": weights[f"{module}.weight"] + scale * product(tensors, module)
+        for module in (QUERY, MLP)
     }
     plain = merged_by_hand(bert, tmp_path / "plain", changes)
     write_adapter(bert, tensors, **{key: value for key, value in config.items() if value is not None})
@@ -167,8 +168,8 @@ def test_the_head_of_a_classifier_comes_with_the_adapter(tmp_path: Path) -> None
     }
     card_of(folder)
     changes = {
-        f"{one}.weight": weights[f"{one}.weight"] + ALPHA / RANK * product(tensors, one)
-        for one in ("bert.encoder.layer.0.attention.self.value", "bert.pooler.dense")
+        f"{module}.weight": weights[f"{module}.weight"] + ALPHA / RANK * product(tensors, module)
+        for module in ("bert.encoder.layer.0.attention.self.value", "bert.pooler.dense")
     }
     plain = merged_by_hand(folder, tmp_path / "plain", changes | whole)
     # The base model's own file has no classifier.

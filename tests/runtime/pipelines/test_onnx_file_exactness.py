@@ -238,9 +238,9 @@ def test_operators_with_one_range_for_a_batch_are_found_wherever_they_are(
     assert isinstance(backbone, BundledOnnx)
     assert backbone.batch_quantizers == ("DynamicQuantizeLinear",)
     runner = runner_of(tmp_path)
-    beside = given(runner.run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
+    together = given(runner.run(batch_of(SMALL_IDS), OutputKind.DENSE).dense)
     alone = given(runner.run(batch_of(SMALL_IDS[:1]), OutputKind.DENSE).dense)
-    np.testing.assert_array_equal(beside[0], alone[0])
+    np.testing.assert_array_equal(together[0], alone[0])
 
 
 def move_to_parent(file: Path) -> str:

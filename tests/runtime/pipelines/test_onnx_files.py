@@ -93,7 +93,7 @@ def test_a_sentence_embedding_is_used_as_it_comes(bert: Path) -> None:
     want = given(results_of(runner_of(bert), OutputKind.DENSE).dense)
     got = results_of(runner_of(bert, onnx_file="onnx/whole.onnx"), OutputKind.DENSE | OutputKind.HIDDEN)
     assert np.abs(given(got.dense) - normalize(want)).max() <= FP32_MAX_ABS_DIFF
-    assert [len(one) for one in got.hidden or ()] == [len(sequence) for sequence in sequences()]
+    assert [len(states) for states in got.hidden or ()] == [len(sequence) for sequence in sequences()]
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -140,13 +140,13 @@ def test_states_and_a_weight_for_each_token_of_one_graph_make_dense_and_sparse_v
     results = runner.run(PackedBatch.pack(ids), outputs)
     assert runner.card.outputs == outputs | OutputKind.HIDDEN
     assert results.sparse is not None
-    for row, vector, one in zip(given(results.dense), results.sparse, ids, strict=True):
+    for row, vector, token_ids in zip(given(results.dense), results.sparse, ids, strict=True):
         with torch.no_grad():
-            hidden = model.bert(torch.tensor(one[None], dtype=torch.int64)).last_hidden_state[0]
+            hidden = model.bert(torch.tensor(token_ids[None], dtype=torch.int64)).last_hidden_state[0]
             logits = model.classifier(hidden)[:, 0].numpy()
         np.testing.assert_allclose(row, hidden[0].numpy(), atol=FP32_MAX_ABS_DIFF)
         weights: dict[int, float] = {}
-        for token, logit in zip(one.tolist(), logits.tolist(), strict=True):
+        for token, logit in zip(token_ids.tolist(), logits.tolist(), strict=True):
             if logit > 0 and token not in (0, 100, 101, 102):  # [PAD], [UNK], [CLS], [SEP]
                 weights[token] = max(logit, weights.get(token, 0.0))
         got = dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))

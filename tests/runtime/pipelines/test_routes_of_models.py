@@ -70,9 +70,9 @@ def test_queries_and_documents_of_one_batch_equal_sentence_transformers(bare: Pa
         for text, ids in zip(TEXTS, TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT), strict=True):
             alone = plain.encode(text, add_special_tokens=False).ids
             batch += [ids, TokenSequence(np.array(alone, dtype=np.int32), is_query_role=True)]
-        found = runner.run(PackedBatch.pack(batch), OutputKind.SPARSE).sparse
-        assert found is not None
-        got = rows(list(found), CUT_VOCABULARY)
+        vectors = runner.run(PackedBatch.pack(batch), OutputKind.SPARSE).sparse
+        assert vectors is not None
+        got = rows(list(vectors), CUT_VOCABULARY)
         assert greatest(got[::2] - documents) <= FP32_MAX_ABS_DIFF
         assert greatest(got[1::2] - queries) <= FP32_MAX_ABS_DIFF
         only = runner.run(PackedBatch.pack(batch[1::2]), OutputKind.SPARSE).sparse
@@ -85,10 +85,12 @@ def test_a_long_query_is_cut_as_sentence_transformers_cuts_it(bare: Path, tmp_pa
     edit(tmp_path / TABLE / "tokenizer_config.json", model_max_length=3)
     model = SparseEncoder(str(tmp_path), device="cpu")
     runner = runner_of(tmp_path, "torch")
-    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), OutputKind.SPARSE).sparse
-    assert found is not None
+    vectors = runner.run(
+        PackedBatch.pack(tokens_of(runner.card, TEXTS, query=True)), OutputKind.SPARSE
+    ).sparse
+    assert vectors is not None
     want = model.encode_query(TEXTS, convert_to_sparse_tensor=False).numpy()
-    assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
+    assert greatest(rows(list(vectors), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_a_table_of_weights_may_be_all_of_a_model(bare: Path, tmp_path: Path) -> None:
@@ -103,10 +105,10 @@ def test_a_table_of_weights_may_be_all_of_a_model(bare: Path, tmp_path: Path) ->
         OutputKind.SPARSE,
         None,
     )
-    found = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), OutputKind.SPARSE).sparse
-    assert found is not None
+    vectors = runner.run(PackedBatch.pack(tokens_of(runner.card, TEXTS)), OutputKind.SPARSE).sparse
+    assert vectors is not None
     want = model.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    assert greatest(rows(list(found), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
+    assert greatest(rows(list(vectors), CUT_VOCABULARY) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_other_weights_of_queries_give_another_identity(bare: Path, tmp_path: Path) -> None:

@@ -47,14 +47,14 @@ def saved(bare: Path, folder: Path, **pooling: Any) -> SparseEncoder:
 
 def vectors(runner: Runner) -> list[SparseVector]:
     ids = TextTokenizer.from_card(runner.card).encode(TEXTS, "", CUT)
-    found = runner.run(PackedBatch.pack(ids), OutputKind.SPARSE).sparse
-    assert found is not None
-    return list(found)
+    rows_of_batch = runner.run(PackedBatch.pack(ids), OutputKind.SPARSE).sparse
+    assert rows_of_batch is not None
+    return list(rows_of_batch)
 
 
-def rows(found: list[SparseVector], width: int) -> FloatArray:
-    dense = np.zeros((len(found), width), dtype=np.float32)
-    for row, vector in zip(dense, found, strict=True):
+def rows(vectors_of_batch: list[SparseVector], width: int) -> FloatArray:
+    dense = np.zeros((len(vectors_of_batch), width), dtype=np.float32)
+    for row, vector in zip(dense, vectors_of_batch, strict=True):
         row[vector.indices] = vector.values
     return dense
 
@@ -74,8 +74,8 @@ def test_the_largest_entries_are_those_of_sentence_transformers(bare: Path, tmp_
     model = saved(bare, tmp_path)
     want = model.encode(TEXTS, convert_to_sparse_tensor=False, max_active_dims=16).numpy()
     runner = runner_of(tmp_path, "torch")
-    found = [prune(vector, top_k=16) for vector in vectors(runner)]
-    assert greatest(rows(found, want.shape[1]) - want) <= FP32_MAX_ABS_DIFF
+    pruned = [prune(vector, top_k=16) for vector in vectors(runner)]
+    assert greatest(rows(pruned, want.shape[1]) - want) <= FP32_MAX_ABS_DIFF
 
 
 def test_an_old_spelling_of_the_encoder_module_is_read(bare: Path, tmp_path: Path) -> None:

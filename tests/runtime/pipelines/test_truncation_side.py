@@ -71,15 +71,15 @@ async def test_a_route_that_documents_a_side_keeps_to_it(tmp_path: Path) -> None
             row: list[float] = (await server.client.post("/embed", json={"inputs": LONG, **body})).json()[0]
             return row
 
-        left = await embed(truncate=True, truncation_direction="Left")
+        from_left = await embed(truncate=True, truncation_direction="Left")
         right = await embed(truncate=True, truncation_direction="Right")
-        assert await embed(truncate=True) == right != left
+        assert await embed(truncate=True) == right != from_left
         cohere = {"texts": [LONG], "model": "any", "embedding_types": ["float"]}
         (end,) = (await server.client.post("/v2/embed", json=cohere)).json()["embeddings"]["float"]
         (start,) = (await server.client.post("/v2/embed", json={**cohere, "truncate": "START"})).json()[
             "embeddings"
         ]["float"]
-    assert greatest(np.array([end, start], np.float32) - np.array([right, left], np.float32)) <= 1e-6
+    assert greatest(np.array([end, start], np.float32) - np.array([right, from_left], np.float32)) <= 1e-6
 
 
 async def test_pairs_are_cut_on_the_tokenizers_side_where_the_route_has_none(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ async def test_pairs_are_cut_on_the_tokenizers_side_where_the_route_has_none(tmp
     assert runner.card.task is Task.RERANK
     async with serve_in_process(model=runner) as server:
         body = {"query": "a text", "documents": [LONG], "model": "any"}
-        (found,) = (await server.client.post("/v2/rerank", json=body)).json()["results"]
+        (result,) = (await server.client.post("/v2/rerank", json=body)).json()["results"]
         sides = {}
         for side in ("Left", "Right"):
             texts = {"query": "a text", "texts": [LONG], "truncate": True, "truncation_direction": side}
             (sides[side],) = (await server.client.post("/rerank", json=texts)).json()
-    assert found["relevance_score"] == pytest.approx(sides["Left"]["score"], rel=1e-6)
+    assert result["relevance_score"] == pytest.approx(sides["Left"]["score"], rel=1e-6)
     assert sides["Left"]["score"] != pytest.approx(sides["Right"]["score"], rel=1e-6)
 
 

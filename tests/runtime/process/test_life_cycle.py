@@ -219,10 +219,10 @@ def test_a_model_that_cannot_be_served_ends_with_the_reason_left_behind(tmp_path
     folder.mkdir()
     with start_server(folder, tmp_path) as server:
         assert server.wait_for_exit() == 1
-    left = json.loads((tmp_path / "termination").read_text())
-    assert set(left) == {"reason", "message", "retryable"}
-    assert left["reason"] == "ModelFileMissing"
-    assert left["retryable"] is False
+    termination_message = json.loads((tmp_path / "termination").read_text())
+    assert set(termination_message) == {"reason", "message", "retryable"}
+    assert termination_message["reason"] == "ModelFileMissing"
+    assert termination_message["retryable"] is False
     assert any(line.get("reason") == "ModelFileMissing" for line in server.lines)
 
 
@@ -242,8 +242,8 @@ def test_a_reranker_ranks(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with start_server(minilm, tmp_path, {"server": {"port": port}}) as server:
             assert server.wait_for_exit() == os.EX_CONFIG
     assert (
@@ -254,8 +254,8 @@ def test_a_port_in_use_is_said(minilm: Path, tmp_path: Path) -> None:
 def test_a_port_for_grpc_in_use_is_said_with_its_reason_in_a_log_of_json(
     minilm: Path, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with start_server(minilm, tmp_path, {"server": {"grpc_port": port}}) as server:
             assert server.wait_for_exit() == os.EX_CONFIG
     message = json.loads((tmp_path / "termination").read_text())["message"]
@@ -297,6 +297,6 @@ def test_a_broken_engine_ends_the_process_with_the_reason_for_its_pod(minilm: Pa
         marker.touch()
         assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 500
         assert server.wait_for_exit() == 1
-    left = json.loads((tmp_path / "termination").read_text())
-    assert (left["reason"], left["retryable"]) == ("EngineBroken", True)
-    assert "CUDA failure 700: an illegal memory access" in left["message"]
+    termination_message = json.loads((tmp_path / "termination").read_text())
+    assert (termination_message["reason"], termination_message["retryable"]) == ("EngineBroken", True)
+    assert "CUDA failure 700: an illegal memory access" in termination_message["message"]

@@ -86,12 +86,12 @@ def test_with_half_the_memory_it_does_not_start_and_says_how_much_would_do(tmp_p
         with start_server(folder, tmp_path, settings, group.enter) as server:
             assert server.wait_for_exit() == 1
         assert group.count_kills() == 0
-    said = json.loads((tmp_path / "termination").read_text())
-    assert said["reason"] == "MemoryTooSmall"
-    assert not said["retryable"]
-    found = re.search(r"a limit of (\d+)Mi", said["message"])
-    assert found is not None
-    assert int(found[1]) == plan.limit // MIB
+    termination_message = json.loads((tmp_path / "termination").read_text())
+    assert termination_message["reason"] == "MemoryTooSmall"
+    assert not termination_message["retryable"]
+    match = re.search(r"a limit of (\d+)Mi", termination_message["message"])
+    assert match is not None
+    assert int(match[1]) == plan.limit // MIB
 
 
 @pytest.mark.thorough
@@ -107,7 +107,7 @@ def test_with_somewhat_less_it_serves_less_at_the_same_time_and_says_what(tmp_pa
     ):
         info = httpx.get(f"{server.server.address}/info").json()
         assert info["max_batch_tokens"] < 16_384
-        assert any("tokens of a batch" in one for one in info["memory"]["lowered"])
+        assert any("tokens of a batch" in text for text in info["memory"]["lowered"])
         assert any(line["message"].startswith("the container's memory limit") for line in server.server.lines)
         bodies = build_worst_mix(256, 1_000, BODY_BYTES)
         assert set(send_worst_mix(server.server.address, bodies)) <= {200, 413, 429}

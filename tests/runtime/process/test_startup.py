@@ -15,9 +15,9 @@ from tests.support.tokenizers import with_minilm_tokenizer
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model")
-    tiny_bert(made, vocab_size=30_522)
-    return with_minilm_tokenizer(made)
+    model_folder = tmp_path_factory.mktemp("model")
+    tiny_bert(model_folder, vocab_size=30_522)
+    return with_minilm_tokenizer(model_folder)
 
 
 def config(folder: Path, **engine: object) -> RuntimeConfig:

@@ -40,8 +40,8 @@ class Reflected:
 
     def method(self, path: str) -> MethodDescriptor:
         service, _, name = path.rpartition("/")
-        found: MethodDescriptor = self.pool.FindServiceByName(service).methods_by_name[name]
-        return found
+        descriptor: MethodDescriptor = self.pool.FindServiceByName(service).methods_by_name[name]
+        return descriptor
 
     def message(self, path: str, fields: Mapping[str, Any]) -> Message:
         return GetMessageClass(self.method(path).input_type)(**fields)
@@ -114,10 +114,10 @@ async def served(*arguments: Any, ports: RpcPorts = ANY_PORT, **options: Any) ->
 def dictionary(message: Message) -> dict[str, Any]:
     """Return a message with all fields, named as in the .proto; those of the effort, which depend on the clock, left
     out."""
-    written: dict[str, Any] = MessageToDict(
+    fields: dict[str, Any] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    return {name: value for name, value in written.items() if name not in ("metadata", "effort")}
+    return {name: value for name, value in fields.items() if name not in ("metadata", "effort")}
 
 
 async def until(condition: Callable[[], bool]) -> None:

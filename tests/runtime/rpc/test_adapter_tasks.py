@@ -49,19 +49,19 @@ async def test_vectors_and_space_are_those_of_the_http_route(
     "fields", [{}, {"task": "retrieval.query"}, {"query_prompt_name": "retrieval.query"}]
 )
 async def test_scores_are_those_of_the_http_route(several: Runner, fields: dict[str, Any]) -> None:
-    asked = {"query": TEXT, "documents": DOCUMENTS, **fields}
+    body = {"query": TEXT, "documents": DOCUMENTS, **fields}
     async with served(model=several) as server:
-        answer = await server.client.ask(SCORE, **asked)
-        want = (await server.bench.client.post("/v1/score", json=asked)).json()
+        answer = await server.client.ask(SCORE, **body)
+        want = (await server.bench.client.post("/v1/score", json=body)).json()
     np.testing.assert_allclose(answer.scores, want["scores"], atol=1e-6)
     assert answer.vector_space == want["vector_space"]
 
 
 async def test_teis_own_call_chooses_by_the_name_of_a_prompt(several: Runner) -> None:
     async with served(model=several) as server:
-        asked: dict[str, Any] = {"inputs": TEXT, "prompt_name": "retrieval.query", "truncate": True}
-        answer = await server.client.ask("tei.v1.Embed/Embed", **asked)
-        want = await server.bench.client.post("/embed", json=asked)
+        body: dict[str, Any] = {"inputs": TEXT, "prompt_name": "retrieval.query", "truncate": True}
+        answer = await server.client.ask("tei.v1.Embed/Embed", **body)
+        want = await server.bench.client.post("/embed", json=body)
     np.testing.assert_allclose(answer.embeddings, want.json()[0], atol=1e-6)
 
 

@@ -208,12 +208,12 @@ async def test_keys_come_as_metadata(path: str, metadata: Any, want: StatusCode)
                 # Where the call is refused meanwhile, the client library takes its failed write for the call's status.
                 await call.write(message)
                 await call.done_writing()
-            asked = asyncio.ensure_future(call.read())
+            reply = asyncio.ensure_future(call.read())
         else:
             call = server.client.call(path)(message, metadata=metadata)
-            asked = asyncio.ensure_future(call)
-        await asyncio.wait([asked])
-        if asked.exception() is None and path == STREAM:
+            reply = asyncio.ensure_future(call)
+        await asyncio.wait([reply])
+        if reply.exception() is None and path == STREAM:
             assert await call.read() is aio.EOF
         assert await call.code() is want
 
@@ -306,11 +306,11 @@ async def test_work_of_a_cancelled_call_is_not_run(path: str) -> None:
         run.release()
         await held
         await until(lambda: server.bench.context.memory.pending == 0)
-        gone = server.bench.get_metric(
+        cancelled = server.bench.get_metric(
             "embedserve_requests_total", {"route": "tei.v1.Embed", "status": "499"}
         )
     assert len(run.batches) == 1
-    assert gone == expected
+    assert cancelled == expected
 
 
 async def test_a_stream_of_a_thousand_texts_is_answered_in_order() -> None:

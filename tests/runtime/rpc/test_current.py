@@ -31,8 +31,8 @@ class Two(NamedTuple):
     by_name: Reflected
 
     def tell(self, space: str) -> None:
-        for one in (self.old, self.new):
-            one.bench.context.readiness.current_space = space
+        for server in (self.old, self.new):
+            server.bench.context.readiness.current_space = space
 
 
 @asynccontextmanager
@@ -55,58 +55,60 @@ async def space_of(client: Reflected, path: str = EMBED, metadata: Metadata = ()
 async def test_a_kept_connection_gets_the_other_space_from_the_next_call_on_and_the_own_name_keeps_its_own() -> (
     None
 ):
-    async with two(build_card()) as both:
-        assert both.old.server.space_address is not None
-        async with reflected(both.old.server.space_address) as by_space:
-            assert await space_of(both.by_name) == await space_of(by_space) == SPACE
-            both.tell(OTHER)
-            assert [await space_of(both.by_name) for _ in range(3)] == [OTHER] * 3
-            assert await space_of(both.by_name, "embedserve.v1.Embeddings/Encode", texts=["a"]) == OTHER
+    async with two(build_card()) as servers:
+        assert servers.old.server.space_address is not None
+        async with reflected(servers.old.server.space_address) as by_space:
+            assert await space_of(servers.by_name) == await space_of(by_space) == SPACE
+            servers.tell(OTHER)
+            assert [await space_of(servers.by_name) for _ in range(3)] == [OTHER] * 3
+            assert await space_of(servers.by_name, "embedserve.v1.Embeddings/Encode", texts=["a"]) == OTHER
             assert await space_of(by_space) == SPACE
-            both.tell(SPACE)
-            assert await space_of(both.by_name) == SPACE, "the name has come back"
+            servers.tell(SPACE)
+            assert await space_of(servers.by_name) == SPACE, "the name has come back"
 
 
 async def test_what_the_other_space_refuses_is_refused_in_its_words() -> None:
-    async with two(build_card()) as both:
-        both.tell(OTHER)
-        code, message, trailers = await both.by_name.refusal(EMBED, inputs="")
+    async with two(build_card()) as servers:
+        servers.tell(OTHER)
+        code, message, trailers = await servers.by_name.refusal(EMBED, inputs="")
         assert (code, trailers["x-embedserve-reason"]) == (StatusCode.INVALID_ARGUMENT, "EmptyInput")
         assert message
-        code, message, _ = await both.by_name.refusal(EMBED, ((HEADER, SPACE),), inputs="hello")
+        code, message, _ = await servers.by_name.refusal(EMBED, ((HEADER, SPACE),), inputs="hello")
         assert (code, OTHER in message) == (StatusCode.FAILED_PRECONDITION, True)
 
 
 async def test_a_stream_of_before_ends_at_its_next_message_and_one_of_after_is_passed_on_whole() -> None:
-    async with two(build_card()) as both:
+    async with two(build_card()) as servers:
         waiting: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def messages() -> AsyncIterator[Any]:
             while (text := await waiting.get()) is not None:
-                yield both.by_name.message(STREAM, {"inputs": text})
+                yield servers.by_name.message(STREAM, {"inputs": text})
 
-        call = both.by_name.call(STREAM)(messages())
+        call = servers.by_name.call(STREAM)(messages())
         answers = aiter(call)
         waiting.put_nowait("hello")
         assert await anext(answers)
         assert (HEADER, SPACE) in tuple(await call.initial_metadata())
-        both.tell(OTHER)
+        servers.tell(OTHER)
         waiting.put_nowait("world")
         with pytest.raises(aio.AioRpcError, match="send the rest in another") as caught:
             await anext(answers)
         assert caught.value.code() is StatusCode.UNAVAILABLE
-        whole = both.by_name.call(STREAM)(both.by_name.message(STREAM, {"inputs": one}) for one in "abc")
+        whole = servers.by_name.call(STREAM)(
+            servers.by_name.message(STREAM, {"inputs": letter}) for letter in "abc"
+        )
         assert (HEADER, OTHER) in tuple(await whole.initial_metadata())
-        assert len([one async for one in whole]) == 3
+        assert len([letter async for letter in whole]) == 3
 
 
 async def test_a_stream_with_one_answer_is_passed_on() -> None:
-    async with two(build_classifier_card("relevant")) as both:
-        both.tell(OTHER)
+    async with two(build_classifier_card("relevant")) as servers:
+        servers.tell(OTHER)
         requests = (
-            both.by_name.message(RERANK_STREAM, {"query": "hello", "text": text}) for text in ("a", "b")
+            servers.by_name.message(RERANK_STREAM, {"query": "hello", "text": text}) for text in ("a", "b")
         )
-        answer = await both.by_name.call(RERANK_STREAM)(requests)
+        answer = await servers.by_name.call(RERANK_STREAM)(requests)
         assert len(answer.ranks) == 2
 
 

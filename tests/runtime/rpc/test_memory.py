@@ -104,11 +104,11 @@ async def test_streams_that_share_too_little_room_are_all_answered() -> None:
 async def test_a_message_that_can_never_have_room_is_refused(path: str) -> None:
     async with served(memory=RequestMemory(2**20, ROOM)) as server:
         too_long: dict[str, Any] = {"inputs": "hello " * ROOM, "truncate": True}
-        asked = (
+        messages = (
             server.client.ask(path, **too_long) if path == EMBED else server.client.stream(path, [too_long])
         )
         with pytest.raises(aio.AioRpcError) as caught:
-            await asked
+            await messages
         assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED
         assert server.bench.context.memory.pending == 0
 

@@ -66,8 +66,10 @@ async def test_several_outputs_come_from_one_run_of_the_engine() -> None:
         body = {"inputs": TEXTS, "outputs": ["hidden"], "dtype": "float16", "encoding": "base64"}
         want = (await server.bench.client.post("/v1/encode", json=body)).json()
     assert runs == 1
-    assert [base64.b64encode(one.values).decode() for one in answer.hidden] == want["hidden"]
-    assert [(one.rows, one.columns) for one in answer.hidden] == [(count, 8) for count in answer.token_counts]
+    assert [base64.b64encode(matrix.values).decode() for matrix in answer.hidden] == want["hidden"]
+    assert [(matrix.rows, matrix.columns) for matrix in answer.hidden] == [
+        (count, 8) for count in answer.token_counts
+    ]
     assert answer.dense.rows == 2
     assert not answer.sparse
 
@@ -77,9 +79,9 @@ async def test_sparse_vectors_come_as_indices_and_weights() -> None:
         answer = await server.client.ask(ENCODE, texts=TEXTS, top_k=3, threshold=0.1)
         body = {"inputs": TEXTS, "top_k": 3, "threshold": 0.1}
         want = (await server.bench.client.post("/v1/encode", json=body)).json()["sparse"]
-    for got, wanted in zip(answer.sparse, want, strict=True):
-        assert np.frombuffer(got.indices, dtype="<u4").tolist() == wanted["indices"]
-        assert np.frombuffer(got.values, dtype="<f4").tolist() == pytest.approx(wanted["values"])
+    for got, want_vector in zip(answer.sparse, want, strict=True):
+        assert np.frombuffer(got.indices, dtype="<u4").tolist() == want_vector["indices"]
+        assert np.frombuffer(got.values, dtype="<f4").tolist() == pytest.approx(want_vector["values"])
 
 
 RANGES = {"min": [-0.3] * 8, "max": [0.2] * 7 + [-0.3]}
@@ -123,8 +125,8 @@ async def test_parts_of_a_text_get_the_vectors_of_the_http_route(
     spans = [{"spans": [{"start": start, "end": end} for start, end in span]} for span in SPANS]
     async with served(card=CARD) as server:
         answer = await server.client.ask(ENCODE, texts=LONG, spans=spans, **fields)
-        asked = {"inputs": LONG, "spans": SPANS, "encoding": "base64"} | body
-        want = (await server.bench.client.post("/v1/encode", json=asked)).json()
+        request = {"inputs": LONG, "spans": SPANS, "encoding": "base64"} | body
+        want = (await server.bench.client.post("/v1/encode", json=request)).json()
     assert [(chunk.rows, chunk.columns) for chunk in answer.chunks] == [(2, 8), (0, 8), (1, 8)]
     for chunks, theirs in zip(answer.chunks, want["chunks"], strict=True):
         assert chunks.values == b"".join(map(base64.b64decode, theirs))

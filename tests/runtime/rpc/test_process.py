@@ -75,7 +75,7 @@ def test_a_stream_goes_on_through_the_drain_and_the_process_ends_with_it(
         np.testing.assert_allclose(first.embeddings, want, atol=1e-6)
 
         server.stop(signal.SIGTERM)
-        assert [told.status for told in watch] == [STATUSES.NOT_SERVING]
+        assert [status.status for status in watch] == [STATUSES.NOT_SERVING]
         while list_front_ends(server):
             pass  # until the front ends for HTTP have ended, which must not end the stream
         assert httpx.get(f"{server.management}/livez").status_code == 200
@@ -107,9 +107,9 @@ def test_health_is_not_serving_from_the_signal_on_while_calls_are_still_served(
         server.stop(signal.SIGTERM)
         assert next(watch).status == STATUSES.NOT_SERVING
         for service in ("", *SERVICES):
-            one = health_pb2.HealthCheckRequest(service=service)
-            assert check(one).status == STATUSES.NOT_SERVING
-            late = watch_health(one)
+            inquiry = health_pb2.HealthCheckRequest(service=service)
+            assert check(inquiry).status == STATUSES.NOT_SERVING
+            late = watch_health(inquiry)
             assert next(late).status == STATUSES.NOT_SERVING
             late.cancel()
         assert embed(pb.EmbedRequest(inputs=TEXT)).embeddings
@@ -124,28 +124,28 @@ async def test_a_process_that_is_told_of_another_space_passes_calls_on_from_its_
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # A space whose first digits are the port where it is found.
-    other = f"vs2-{port:08d}{0:012}"
-    card = replace(build_card(), vector_space=other)
+    other_space = f"vs2-{port:08d}{0:012}"
+    card = replace(build_card(), vector_space=other_space)
     ports = {"grpc_port": 0, "pinned_grpc_port": 0, "space_grpc": "127.0.0.1:{space8}"}
     with start_server(model, tmp_path, {"server": ports}) as server:
         address = await asyncio.to_thread(server.wait_for_grpc_address)
         async with (
             served(card=card, ports=RpcPorts("127.0.0.1", 0, port)),
-            aio.insecure_channel(address) as kept,
+            aio.insecure_channel(address) as channel,
             aio.insecure_channel(pinned_of(server)) as pinned,
             httpx.AsyncClient(base_url=server.management) as management,
         ):
-            own = await space_of(kept)
-            (await management.put("/current", json={"vector_space": other})).raise_for_status()
-            assert [await space_of(kept), await space_of(pinned)] == [other, own]
+            own = await space_of(channel)
+            (await management.put("/current", json={"vector_space": other_space})).raise_for_status()
+            assert [await space_of(channel), await space_of(pinned)] == [other_space, own]
             (await management.put("/current", json={"vector_space": own})).raise_for_status()
-            assert await space_of(kept) == own
+            assert await space_of(channel) == own
 
 
 def pinned_of(server: ServerProcess) -> str:
-    said = "listening for gRPC by the space's own name on "
-    (found,) = [line["message"] for line in server.lines if line["message"].startswith(said)]
-    return str(found).removeprefix(said)
+    prefix = "listening for gRPC by the space's own name on "
+    (message,) = [line["message"] for line in server.lines if line["message"].startswith(prefix)]
+    return str(message).removeprefix(prefix)
 
 
 async def space_of(channel: aio.Channel) -> str:

@@ -29,6 +29,6 @@ def test_generated_files_are_up_to_date(name: str, tmp_path: Path) -> None:
         ]
     )
     assert code == 0
-    for written in tmp_path.iterdir():
-        assert (COMMITTED / written.name).read_bytes() == written.read_bytes(), "run `make protos`"
+    for file in tmp_path.iterdir():
+        assert (COMMITTED / file.name).read_bytes() == file.read_bytes(), "run `make protos`"
     assert len(list(tmp_path.iterdir())) == 2

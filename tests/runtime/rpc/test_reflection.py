@@ -44,9 +44,9 @@ def rows_of(file: FileDescriptor) -> set[tuple[str, ...]]:
     rows: set[tuple[str, ...]] = set()
     for service in file.services_by_name.values():
         for method in service.methods:
-            sent = "stream " * method.client_streaming + method.input_type.name
-            given = "stream " * method.server_streaming + method.output_type.name
-            rows.add(("rpc", service.name, method.name, sent, given))
+            request_type = "stream " * method.client_streaming + method.input_type.name
+            response_type = "stream " * method.server_streaming + method.output_type.name
+            rows.add(("rpc", service.name, method.name, request_type, response_type))
     for message in file.message_types_by_name.values():
         for field in message.fields:
             named = field.message_type or field.enum_type
@@ -79,11 +79,15 @@ async def test_reflection_lists_all_services() -> None:
 
 @pytest.mark.parametrize("service", REFLECTION)
 async def test_reflection_answers_under_both_names_with_messages_as_it_describes_them(service: str) -> None:
-    asked = [{"list_services": ""}, {"file_containing_symbol": service}, {"file_containing_symbol": "none"}]
+    requests = [
+        {"list_services": ""},
+        {"file_containing_symbol": service},
+        {"file_containing_symbol": "none"},
+    ]
     async with served() as server:
-        listed, described, missing = await server.client.stream(f"{service}/ServerReflectionInfo", asked)
+        listed, described, missing = await server.client.stream(f"{service}/ServerReflectionInfo", requests)
     assert listed.DESCRIPTOR.full_name == f"{service.rpartition('.')[0]}.ServerReflectionResponse"
-    names = {one.name for one in listed.list_services_response.service}
+    names = {service_entry.name for service_entry in listed.list_services_response.service}
     assert names == {*SERVICES, "grpc.health.v1.Health", *REFLECTION}
     (file,) = map(FileDescriptorProto.FromString, described.file_descriptor_response.file_descriptor_proto)
     assert f"{file.package}.{file.service[0].name}" == service

@@ -57,11 +57,11 @@ async def test_metadata_and_initial_metadata_tell_what_a_call_took() -> None:
         )
         answer = await call
         headers = dict(await call.initial_metadata())
-    told = answer.metadata
-    assert (told.compute_chars, told.compute_tokens) == (11, 4)
-    parts = (told.tokenization_time_ns, told.queue_time_ns, told.inference_time_ns)
+    metadata = answer.metadata
+    assert (metadata.compute_chars, metadata.compute_tokens) == (11, 4)
+    parts = (metadata.tokenization_time_ns, metadata.queue_time_ns, metadata.inference_time_ns)
     assert all(parts)
-    assert told.total_time_ns >= max(parts)
+    assert metadata.total_time_ns >= max(parts)
     assert headers["x-embedserve-vector-space"] == SPACE
     assert headers["x-embedserve-compute"] == "float32"
     assert (headers["x-compute-characters"], headers["x-compute-tokens"]) == ("11", "4")
@@ -138,7 +138,7 @@ async def test_predictions_are_those_of_the_http_route(
     assert [prediction.score for prediction in answer.predictions] == pytest.approx(
         [item["score"] for item in want], rel=1e-6
     )
-    assert [dictionary(one) for one in streamed] == [dictionary(answer)] * 2
+    assert [dictionary(message) for message in streamed] == [dictionary(answer)] * 2
 
 
 async def test_tokens_have_the_offsets_of_the_http_route_and_go_back_to_text() -> None:
@@ -168,7 +168,7 @@ async def test_tokens_have_the_offsets_of_the_http_route_and_go_back_to_text() -
         )
         tokenized = await server.client.stream("tei.v1.Tokenize/TokenizeStream", [{"inputs": text}])
     assert decoded.text == "hello world"
-    assert [one.text for one in streamed] == ["hello world", "hello"]
+    assert [message.text for message in streamed] == ["hello world", "hello"]
     assert tokenized == [answer]
 
 

@@ -58,10 +58,10 @@ async def test_the_request_is_answered_and_counted(folder: Path) -> None:
     (runner,) = runners(folder, "float16")
     async with serve_in_process(model=runner) as server:
         answer = await server.client.post("/embed", json={"inputs": [OVERFLOWS, FITS]})
-        again = server.get_metric("embedserve_recomputed_inputs_total", {"engine": "0"})
+        recomputed = server.get_metric("embedserve_recomputed_inputs_total", {"engine": "0"})
     assert answer.status_code == 200
     assert np.isfinite(answer.json()).all()
-    assert again == 1
+    assert recomputed == 1
 
 
 async def test_what_is_no_number_in_float32_either_fails_alone(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_only_what_is_wrong_is_run_again_and_the_exact_model_is_opened_once() ->
         assert np.array_equal(rows[[0, 3]], np.ones((2, DIMENSIONS)))
         assert np.array_equal(rows[[1, 2]], build_mean_run()(batch_of([9], [3, 9, 4])))
     assert opened == [1]
-    assert [one.token_ids.tolist() for one in exact.batches] == [[9, 3, 9, 4]] * 2
+    assert [run.token_ids.tolist() for run in exact.batches] == [[9, 3, 9, 4]] * 2
     assert runner.recomputed == 4
 
 
@@ -113,8 +113,8 @@ def test_an_engine_that_overlaps_still_does() -> None:
     assert isinstance(runner, AsyncBatchRunner)
     assert runner.max_in_flight == 2
     under_way = [runner.submit(batch_of(ids), OutputKind.DENSE) for ids in ([9], [1])]
-    for one in under_way:
-        rows = one.results().dense
+    for run in under_way:
+        rows = run.results().dense
         assert rows is not None
         assert np.isfinite(rows).all()
     assert runner.recomputed == 1

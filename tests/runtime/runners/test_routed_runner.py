@@ -67,10 +67,10 @@ def test_each_sequence_gets_what_its_way_gives_alone(
     submitted = [
         runner.submit(PackedBatch.pack(batch), OutputKind.DENSE | OutputKind.HIDDEN) for batch in batches
     ]
-    for batch, one in zip(batches, submitted, strict=True):
-        results = one.results()
+    for batch, each in zip(batches, submitted, strict=True):
+        results = each.results()
         np.testing.assert_array_equal(results.dense, expected(batch))
-        assert [len(states) for states in results.hidden or ()] == [len(one) for one in batch]
+        assert [len(states) for states in results.hidden or ()] == [len(each) for each in batch]
 
 
 async def test_a_routed_model_has_the_next_batch_of_both_ways_before_the_first_has_ended() -> None:
@@ -101,12 +101,12 @@ async def test_a_text_that_one_way_refuses_fails_alone(way: bool) -> None:
     async with dispatcher(routed(*ways), limits=Limits(8, 1_000, 100)) as built:
         requests = [built.submit(BatchRequest([text], OutputKind.DENSE), deadline()) for text in texts]
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
-    for one, outcome in zip(texts, outcomes, strict=True):
-        if one.is_query_role == way and one.ids[0] == 7:
+    for each, outcome in zip(texts, outcomes, strict=True):
+        if each.is_query_role == way and each.ids[0] == 7:
             assert isinstance(outcome, EngineFailure)
         else:
             assert isinstance(outcome, CompletedRequest)
-            np.testing.assert_array_equal(dense_rows(outcome), expected([one]))
+            np.testing.assert_array_equal(dense_rows(outcome), expected([each]))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,9 @@ def test_each_sequence_of_a_model_with_tasks_gets_what_its_task_gives_alone() ->
         sequences = [
             TokenSequence(np.arange(n, 2 * n + 1, dtype=np.int32), task=task) for n, task in enumerate(tasks)
         ]
-        found = runner.run(PackedBatch.pack(sequences), OutputKind.DENSE).dense
+        vectors = runner.run(PackedBatch.pack(sequences), OutputKind.DENSE).dense
         want = [
-            scales[task] * plain(PackedBatch.pack([one])) for task, one in zip(tasks, sequences, strict=True)
+            scales[task] * plain(PackedBatch.pack([sequence]))
+            for task, sequence in zip(tasks, sequences, strict=True)
         ]
-        np.testing.assert_array_equal(found, np.concatenate(want))
+        np.testing.assert_array_equal(vectors, np.concatenate(want))

@@ -69,24 +69,24 @@ def test_the_smallest_budget_near_the_peak_is_taken(
     seconds_of: Callable[[int], float], want_budget: int
 ) -> None:
     engine = FakeEngine(seconds_of)
-    found = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=1_000.0, clock=engine.clock)
-    assert found.budget == want_budget
-    assert found.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
+    calibrated = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=1_000.0, clock=engine.clock)
+    assert calibrated.budget == want_budget
+    assert calibrated.tokens_per_second == pytest.approx(want_budget / seconds_of(want_budget))
 
 
 def test_an_engine_that_runs_two_batches_at_once_is_measured_with_two() -> None:
     engine = TwoAtOnce(lambda tokens: max(tokens, 1_024) / 100_000)
-    found = calibrate(engine, SampleTexts(512, 100), concurrency=2, seconds=1_000.0, clock=engine.clock)
-    assert found.budget == 1_024
-    assert found.tokens_per_second == pytest.approx(200_000)
+    calibrated = calibrate(engine, SampleTexts(512, 100), concurrency=2, seconds=1_000.0, clock=engine.clock)
+    assert calibrated.budget == 1_024
+    assert calibrated.tokens_per_second == pytest.approx(200_000)
     of_texts = measure_rate(engine, SampleTexts(512, 100), concurrency=2, clock=engine.clock)
     assert of_texts == pytest.approx(2 * 128 / 1_024 * 100_000)
 
 
 def test_a_slow_engine_is_not_measured_for_longer_than_allowed() -> None:
     engine = FakeEngine(lambda tokens: 1.0 + tokens / 1_000)
-    found = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=5.0, clock=engine.clock)
-    assert found.budget in {measurement.budget for measurement in found.measurements}
+    calibrated = calibrate(engine, SampleTexts(512, 100), concurrency=1, seconds=5.0, clock=engine.clock)
+    assert calibrated.budget in {measurement.budget for measurement in calibrated.measurements}
     assert engine.now <= 5.0 + 3 * (1.0 + 512 / 1_000)
 
 
@@ -126,5 +126,5 @@ def test_a_text_of_the_limit_and_a_mix_have_run_before_the_first_request(longest
 def test_no_batch_is_tried_that_there_is_no_memory_for() -> None:
     engine = FakeEngine(lambda tokens: 1.0)
     texts = SampleTexts(512, 100, max_batch_tokens=1_000)
-    found = calibrate(engine, texts, concurrency=1, seconds=1_000.0, clock=engine.clock)
-    assert max(measured.budget for measured in found.measurements) == 512
+    calibrated = calibrate(engine, texts, concurrency=1, seconds=1_000.0, clock=engine.clock)
+    assert max(measured.budget for measured in calibrated.measurements) == 512

@@ -77,9 +77,9 @@ def dense_of(sequences: Sequence[Int32Array]) -> BatchRequest:
     return BatchRequest(sequences, OutputKind.DENSE)
 
 
-def dense_rows(done: CompletedRequest) -> FloatArray:
-    assert done.results.dense is not None
-    return done.results.dense
+def dense_rows(completed: CompletedRequest) -> FloatArray:
+    assert completed.results.dense is not None
+    return completed.results.dense
 
 
 def deadline(seconds: float = LATER) -> float:
@@ -92,17 +92,17 @@ async def entered(gate: GatedRun) -> None:
 
 
 async def test_rows_come_back_in_the_order_of_the_inputs_over_many_batches() -> None:
-    seen = Seen()
+    observer = Seen()
     rng = np.random.default_rng(1)
     sequences = [rng.integers(0, 20, rng.integers(1, 60)).astype(np.int32) for _ in range(100)]
-    async with dispatcher(build_mean_run(), observer=seen) as built:
-        done = await built.submit(dense_of(sequences), deadline())
+    async with dispatcher(build_mean_run(), observer=observer) as built:
+        completed = await built.submit(dense_of(sequences), deadline())
     run = build_mean_run()
     want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
-    np.testing.assert_allclose(dense_rows(done), want_rows, rtol=1e-6)
-    assert len(seen.batches) > 10
-    assert sum(inputs for inputs, _, _ in seen.batches) == 100
-    assert all(tokens <= 64 for _, tokens, _ in seen.batches)
+    np.testing.assert_allclose(dense_rows(completed), want_rows, rtol=1e-6)
+    assert len(observer.batches) > 10
+    assert sum(inputs for inputs, _, _ in observer.batches) == 100
+    assert all(tokens <= 64 for _, tokens, _ in observer.batches)
 
 
 async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch() -> None:
@@ -110,10 +110,10 @@ async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch()
     async with dispatcher(gate) as built:
         first = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        others = [asyncio.create_task(built.submit(dense_of([ids(2, 3)]), deadline())) for _ in range(5)]
+        later = [asyncio.create_task(built.submit(dense_of([ids(2, 3)]), deadline())) for _ in range(5)]
         await asyncio.sleep(0)
         gate.release()
-        await asyncio.gather(first, *others)
+        await asyncio.gather(first, *later)
     assert [batch.lengths.tolist() for batch in gate.batches] == [[1], [2] * 5]
 
 
@@ -143,13 +143,13 @@ async def test_a_cancelled_request_leaves_the_queue_and_never_runs() -> None:
     async with dispatcher(gate) as built:
         first = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
-        gone = asyncio.create_task(built.submit(dense_of([ids(7, 7)]), deadline()))
+        cancelled = asyncio.create_task(built.submit(dense_of([ids(7, 7)]), deadline()))
         stays = asyncio.create_task(built.submit(dense_of([ids(2)]), deadline()))
         await asyncio.sleep(0)
         assert built.queued_inputs == 2
-        gone.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await gone
+            await cancelled
         assert built.queued_inputs == 1
         gate.release()
         await asyncio.gather(first, stays)
@@ -192,7 +192,7 @@ async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
 async def test_a_failing_batch_fails_its_requests_and_no_others(
     failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = Seen()
+    observer = Seen()
     good = build_mean_run()
 
     def run(batch: PackedBatch) -> FloatArray:
@@ -200,7 +200,7 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
             raise failure
         return good(batch)
 
-    async with dispatcher(run, limits=Limits(4, 1_000, 100), observer=seen) as built:
+    async with dispatcher(run, limits=Limits(4, 1_000, 100), observer=observer) as built:
         bad = built.submit(dense_of([ids(13, 13, 13, 13), ids(1, 1, 1, 1)]), deadline())
         fine = built.submit(dense_of([ids(2, 2, 2, 2)]), deadline())
         outcomes = await asyncio.gather(bad, fine, return_exceptions=True)
@@ -209,7 +209,7 @@ async def test_a_failing_batch_fails_its_requests_and_no_others(
         after = await built.submit(dense_of([ids(3)]), deadline())
         assert dense_rows(after).shape == (1, 8)
         assert built.queued_inputs == 0
-    assert [failed for _, _, failed in seen.batches].count(True) == 1
+    assert [failed for _, _, failed in observer.batches].count(True) == 1
 
 
 @pytest.mark.parametrize("bad", [(), (0,), (7,), (3, 4), tuple(range(9))], ids=lambda bad: f"bad: {bad}")
@@ -260,7 +260,7 @@ async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_f
         blocker = asyncio.create_task(built.submit(dense_of([ids(1)]), deadline()))
         await entered(gate)
         plain = asyncio.create_task(built.submit(dense_of([ids(5)]), deadline()))
-        asked = asyncio.create_task(
+        with_hidden = asyncio.create_task(
             built.submit(BatchRequest([ids(2, 3), ids(4)], OutputKind.DENSE | OutputKind.HIDDEN), deadline())
         )
         bad = asyncio.create_task(built.submit(dense_of([ids(13)]), deadline()))
@@ -268,7 +268,7 @@ async def test_hidden_states_come_with_the_rows_of_those_who_ask_even_out_of_a_f
         gate.release()
         await blocker
         assert (await plain).results.hidden is None
-        hidden = (await asked).results.hidden
+        hidden = (await with_hidden).results.hidden
         with pytest.raises(EngineFailure):
             await bad
     run = build_mean_run()
@@ -335,13 +335,13 @@ async def _all_have_outcomes(plan: list[tuple[list[int], str]], engines: Sequenc
                 await asyncio.sleep(0)
                 task.cancel()
             try:
-                done = await task
+                completed = await task
             except asyncio.CancelledError:
                 return "cancelled"
             except (DeadlineExceeded, Overloaded) as error:
                 return type(error).__name__
             want_rows = np.concatenate([run(PackedBatch.pack([sequence])) for sequence in sequences])
-            np.testing.assert_allclose(dense_rows(done), want_rows, rtol=1e-6)
+            np.testing.assert_allclose(dense_rows(completed), want_rows, rtol=1e-6)
             return "answered"
 
         outcomes = await asyncio.gather(*(one(lengths, fate) for lengths, fate in plan))
@@ -398,11 +398,11 @@ async def test_an_engine_that_overlaps_has_the_next_batch_before_the_first_has_e
         assert built.queued_inputs == 2
         assert not engine.taken.acquire(blocking=False)
         gate.release()
-        done = await asyncio.gather(*requests)
+        completed = await asyncio.gather(*requests)
     assert [batch.token_ids.tolist() for batch in gate.batches] == [[0], [1], [2], [3]]
     run = build_mean_run()
-    for number, one in enumerate(done):
-        np.testing.assert_array_equal(dense_rows(one), run(PackedBatch.pack([ids(number)])))
+    for number, request in enumerate(completed):
+        np.testing.assert_array_equal(dense_rows(request), run(PackedBatch.pack([ids(number)])))
 
 
 @pytest.mark.parametrize("fails_at", ["submission", "results"])
@@ -431,8 +431,8 @@ async def test_engines_behind_one_queue_run_at_the_same_time() -> None:
         first.release()
         second.release()
         await asyncio.gather(*requests)
-    ran = [int(batch.token_ids[0]) for gate in (first, second) for batch in gate.batches]
-    assert sorted(ran) == [*range(6)]
+    first_ids = [int(batch.token_ids[0]) for gate in (first, second) for batch in gate.batches]
+    assert sorted(first_ids) == [*range(6)]
 
 
 async def test_a_batch_under_way_when_the_queue_closes_is_waited_for() -> None:
@@ -454,17 +454,17 @@ async def test_a_batch_under_way_when_the_queue_closes_is_waited_for() -> None:
 
 async def test_nothing_is_kept_of_an_answered_request_until_its_deadline() -> None:
     def submit(built: Dispatcher) -> tuple[weakref.ref[object], asyncio.Future[object]]:
-        answered = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
 
         def settle(outcome: object) -> None:
-            answered.set_result(outcome)
+            future.set_result(outcome)
 
         built.start(dense_of([ids(1)]), deadline(), settle)
-        return weakref.ref(settle), answered
+        return weakref.ref(settle), future
 
     async with dispatcher(build_mean_run()) as built:
-        request, answered = submit(built)
-        await answered
+        request, outcome_of_request = submit(built)
+        await outcome_of_request
         # The engine's thread lets go of its batch after it has handed over the outcome.
         while request() is not None:  # turns of the loop, no time
             await asyncio.sleep(0)
@@ -483,10 +483,10 @@ async def test_an_engine_that_is_given_twice_runs_two_batches_at_once_and_no_thi
         await entered(gate)
         assert (len(gate.batches), built.queued_inputs) == (2, 1)
         gate.release()
-        done = await asyncio.gather(*running)
+        completed = await asyncio.gather(*running)
     run = build_mean_run()
     want_rows = [run(PackedBatch.pack([ids(*[number] * 64)])) for number in range(3)]
-    np.testing.assert_allclose([dense_rows(one) for one in done], want_rows, rtol=1e-6)
+    np.testing.assert_allclose([dense_rows(request) for request in completed], want_rows, rtol=1e-6)
 
 
 def dense_by(client: str | None, *values: int) -> BatchRequest:
@@ -494,13 +494,13 @@ def dense_by(client: str | None, *values: int) -> BatchRequest:
 
 
 async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another_runs() -> None:
-    gate, beside = GatedRun(), build_mean_run()
-    async with dispatcher(gate, express=beside) as built:
+    gate, express = GatedRun(), build_mean_run()
+    async with dispatcher(gate, express=express) as built:
         large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
         await entered(gate)
         waiting = asyncio.create_task(built.submit(dense_by("large", 2, 2), deadline()))
-        done = await built.submit(dense_by("small", 3, 3), deadline())
-        np.testing.assert_allclose(dense_rows(done), beside(PackedBatch.pack([ids(3, 3)])), rtol=1e-6)
+        completed = await built.submit(dense_by("small", 3, 3), deadline())
+        np.testing.assert_allclose(dense_rows(completed), express(PackedBatch.pack([ids(3, 3)])), rtol=1e-6)
         assert not large.done()
         assert built.queued_inputs == 1, "the large client waits for its own batch"
         gate.release()
@@ -512,21 +512,21 @@ async def test_a_client_that_runs_nothing_is_answered_while_the_batch_of_another
     "client", [pytest.param("large", id="the same client"), pytest.param(None, id="one that has no name")]
 )
 async def test_nothing_runs_beside_the_batches_of_a_single_client(client: str | None) -> None:
-    gate, beside = GatedRun(), GatedRun()
-    async with dispatcher(gate, express=beside) as built:
+    gate, express = GatedRun(), GatedRun()
+    async with dispatcher(gate, express=express) as built:
         first = asyncio.create_task(built.submit(dense_by(client, *[1] * 64), deadline()))
         await entered(gate)
-        others = [asyncio.create_task(built.submit(dense_by(client, 2), deadline())) for _ in range(3)]
+        later = [asyncio.create_task(built.submit(dense_by(client, 2), deadline())) for _ in range(3)]
         await asyncio.sleep(0)
         gate.release()
-        await asyncio.gather(first, *others)
+        await asyncio.gather(first, *later)
     assert [batch.lengths.tolist() for batch in gate.batches] == [[64], [1, 1, 1]]
-    assert not beside.batches
+    assert not express.batches
 
 
 async def test_batches_beside_the_others_are_counted_and_do_not_change_the_rate() -> None:
-    gate, seen = GatedRun(), Seen()
-    async with dispatcher(gate, express=build_mean_run(), observer=seen) as built:
+    gate, observer = GatedRun(), Seen()
+    async with dispatcher(gate, express=build_mean_run(), observer=observer) as built:
         built.learn_rate(64.0)
         large = asyncio.create_task(built.submit(dense_by("large", *[1] * 64), deadline()))
         await entered(gate)
@@ -534,7 +534,7 @@ async def test_batches_beside_the_others_are_counted_and_do_not_change_the_rate(
         assert built.queue_depth.tokens_per_second == 64.0
         gate.release()
         await large
-    assert [tokens for _, tokens, _ in seen.batches] == [1, 64]
+    assert [tokens for _, tokens, _ in observer.batches] == [1, 64]
 
 
 async def test_threads_that_run_batches_give_way_once_a_batch_has_run_beside_them() -> None:

@@ -19,9 +19,9 @@ PROBE = BatchRequest([np.array([2, 3], dtype=np.int32)], OutputKind.DENSE)
 POISON = 13
 
 
-def watched(server: InProcessServer, told: Callable[[str], None]) -> None:
+def watched(server: InProcessServer, on_broken: Callable[[str], None]) -> None:
     clock = asyncio.get_running_loop().time
-    server.dispatcher.on_batch_failed = EngineMonitor(server.dispatcher, PROBE, clock, told).batch_failed
+    server.dispatcher.on_batch_failed = EngineMonitor(server.dispatcher, PROBE, clock, on_broken).batch_failed
 
 
 def failing(
@@ -40,46 +40,46 @@ def failing(
 
 
 async def test_an_engine_that_fails_on_everything_is_broken_with_its_library_s_words() -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
+    messages: asyncio.Queue[str] = asyncio.Queue()
     run, batches = failing(lambda _: True)
     async with serve_in_process(run) as server:
-        watched(server, told.put_nowait)
+        watched(server, messages.put_nowait)
         answer = await server.client.post("/embed", json={"inputs": "hello"})
-        assert await told.get() == "RuntimeError: CUDA error: an illegal memory access was encountered"
+        assert await messages.get() == "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert answer.status_code == 500
     assert "CUDA" not in answer.text
     assert len(batches) == 1 + PROBES
-    assert told.empty(), "it is said once"
+    assert messages.empty(), "it is said once"
 
 
 async def test_an_input_that_the_engine_cannot_take_does_not_make_it_broken() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     run, _ = failing(lambda batch: POISON in batch.token_ids)
     async with serve_in_process(run) as server:
-        watched(server, told.append)
+        watched(server, messages.append)
         for _ in range(2 * PROBES):
             poisoned = await server.client.post("/embed", json={"inputs": [[POISON]]})
             fine = await server.client.post("/embed", json={"inputs": "hello"})
             assert (poisoned.status_code, fine.status_code) == (500, 200)
-    assert told == []
+    assert messages == []
 
 
 async def test_an_engine_that_recovers_is_not_broken() -> None:
-    told: list[str] = []
-    left = [PROBES]
+    messages: list[str] = []
+    remaining = [PROBES]
     loop, recovered = asyncio.get_running_loop(), asyncio.Event()
 
     def is_broken(_: PackedBatch) -> bool:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             loop.call_soon_threadsafe(recovered.set)
-        return left[0] >= 0
+        return remaining[0] >= 0
 
     run, _ = failing(is_broken)
     async with serve_in_process(run) as server:
-        watched(server, told.append)
+        watched(server, messages.append)
         first = await server.client.post("/embed", json={"inputs": "hello"})
         await recovered.wait()  # until then the probes take the failures, or else the next request would
         later = await server.client.post("/embed", json={"inputs": "hello"})
     assert (first.status_code, later.status_code) == (500, 200)
-    assert told == []
+    assert messages == []

@@ -34,10 +34,10 @@ def policy_with(*requests: list[int], batch_tokens: int = 100, queue_tokens: int
 
 
 def batches_of(policy: RequestQueue) -> list[dict[int, tuple[int, ...]]]:
-    found = []
+    batches = []
     while batch := policy.form_batch(0.0):
-        found.append({part.request_id: tuple(part.inputs) for part in batch.parts})
-    return found
+        batches.append({part.request_id: tuple(part.inputs) for part in batch.parts})
+    return batches
 
 
 CASES = [
@@ -220,7 +220,7 @@ def test_clients_share_the_queue_and_leave_room_for_one_more(clients: int, share
         else:
             held[client] += 1
     assert len(refused) == clients
-    assert all(abs(one - share) <= 1 for one in held), held
+    assert all(abs(tokens - share) <= 1 for tokens in held), held
     policy.admit(9_999, [1] * (share - clients), NEVER, "new")
 
 
@@ -249,15 +249,15 @@ def test_who_is_in_a_batch_beside_the_others(
     policy.admit(0, [40], NEVER, "runs")
     assert policy.form_batch(0.0)
     numbers = itertools.count(1)
-    wanted: dict[int, int] = {}
+    want: dict[int, int] = {}
     for client, requests in waiting.items():
         for lengths in requests:
             number = next(numbers)
             policy.admit(number, lengths, NEVER, client)
             if client in want_clients:
-                wanted[number] = len(lengths)
+                want[number] = len(lengths)
     batch = policy.form_express_batch(0.0)
-    assert {part.request_id: len(part.inputs) for part in batch.parts} == wanted if batch else not wanted
+    assert {part.request_id: len(part.inputs) for part in batch.parts} == want if batch else not want
     assert batch is None or set(batch.clients) == want_clients
 
 
@@ -419,10 +419,10 @@ class ClientQueueModel(QueueModel):
             return
         clients = {owners[part.request_id] for part in batch.parts}
         assert clients == set(batch.clients)
-        assert not clients & {client for one in self.running for client in one.clients}
+        assert not clients & {client for running in self.running for client in running.clients}
         self.check(batch, is_express=True)
-        left = {request.client for request in self.live.values()}
-        assert not clients & left, "all that such a client has is taken"
+        clients_left = {request.client for request in self.live.values()}
+        assert not clients & clients_left, "all that such a client has is taken"
 
     @precondition(lambda self: self.running)
     @rule()

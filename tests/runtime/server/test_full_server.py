@@ -36,23 +36,23 @@ def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"P", b"GET /info HTTP/1.1\r\nhost: a\r\n"], ids=["nothing", "a byte", "half a head"]
+    "request", [b"", b"P", b"GET /info HTTP/1.1\r\nhost: a\r\n"], ids=["nothing", "a byte", "half a head"]
 )
 def test_a_new_client_takes_the_place_of_the_oldest_connection_without_a_request(
-    server: MonitoredServer, sent: bytes
+    server: MonitoredServer, request: bytes
 ) -> None:
-    asked, *silent = [server.connect() for _ in range(MAX_CONNECTIONS)]
-    asked.send(QUESTION)
-    assert asked.read_answer().status == 200
+    served, *silent = [server.connect() for _ in range(MAX_CONNECTIONS)]
+    served.send(QUESTION)
+    assert served.read_answer().status == 200
     for connection in silent:
-        connection.send(sent)
+        connection.send(request)
     for oldest in silent:
         new = server.connect()
         new.send(QUESTION)
         assert new.read_answer().status == 200
         assert oldest.read_to_end().how == "closed"
-    asked.send(QUESTION)
-    assert asked.read_answer().status == 200, "one that has had a request makes room last"
+    served.send(QUESTION)
+    assert served.read_answer().status == 200, "one that has had a request makes room last"
 
 
 def test_where_all_have_had_requests_the_one_that_has_been_idle_longest_makes_room(

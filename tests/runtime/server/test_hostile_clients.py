@@ -79,11 +79,11 @@ def test_what_has_no_end_is_cut_off_and_takes_no_memory(server: MonitoredServer,
     server.assert_is_sound()
     with server.measure_growth() as growth:
         connection.send(beginning)
-        sent = connection.send_until_answered(piece, FLOOD)
+        sent_bytes = connection.send_until_answered(piece, FLOOD)
         ending = connection.read_to_end()
     assert ending.data[9:12] in {b"", b"400", b"408", b"413", b"431"}, ending
     assert ending.data.count(b"HTTP/1.1 ") <= 1, ending
-    assert growth.max_bytes < GROWTH, f"{growth.max_bytes:,} bytes more, after {sent:,} were sent"
+    assert growth.max_bytes < GROWTH, f"{growth.max_bytes:,} bytes more, after {sent_bytes:,} were sent"
 
 
 def test_many_heads_of_small_headers_take_no_memory(server: MonitoredServer) -> None:
@@ -144,31 +144,31 @@ def test_thousands_of_idle_connections_cost_little_and_others_are_answered(serve
     assert connections[0].read_answer().status == 200
 
 
-@pytest.mark.parametrize("others", [0, 1], ids=["that runs", "that waits behind another"])
-def test_work_whose_client_has_gone_is_withdrawn(server: MonitoredServer, others: int) -> None:
-    inputs, depth, done = len(LONG["inputs"]), "embedserve_queue_depth", "embedserve_batch_inputs_sum"
-    before = server.read_metric(done)
-    ahead = [server.connect() for _ in range(others)]
+@pytest.mark.parametrize("clients", [0, 1], ids=["that runs", "that waits behind another"])
+def test_work_whose_client_has_gone_is_withdrawn(server: MonitoredServer, clients: int) -> None:
+    inputs, depth, finished = len(LONG["inputs"]), "embedserve_queue_depth", "embedserve_batch_inputs_sum"
+    before = server.read_metric(finished)
+    ahead = [server.connect() for _ in range(clients)]
     for connection in ahead:
         connection.send(build_post("/embed", LONG))
-    gone = server.connect()
-    gone.send(build_post("/embed", LONG))
+    leaving = server.connect()
+    leaving.send(build_post("/embed", LONG))
     wait_for(
-        lambda: server.read_metric(depth), lambda value: value > others * inputs, "all of the work waits"
+        lambda: server.read_metric(depth), lambda value: value > clients * inputs, "all of the work waits"
     )
-    wait_for(lambda: server.read_metric(done), lambda value: value > before, "it runs")
+    wait_for(lambda: server.read_metric(finished), lambda value: value > before, "it runs")
     with server.assert_counts_one(499, "/embed"):
-        gone.close()
+        leaving.close()
     wait_for(
         lambda: server.read_metric(depth),
-        lambda value: value <= others * inputs,
+        lambda value: value <= clients * inputs,
         "only the others' work waits",
     )
     for connection in ahead:
         with server.assert_counts_one(499, "/embed"):
             connection.close()
     wait_for(lambda: server.read_metric(depth), lambda value: value == 0, "nothing waits")
-    assert server.read_metric(done) - before < (1 + others) * inputs
+    assert server.read_metric(finished) - before < (1 + clients) * inputs
 
 
 # -- messages of many small parts
@@ -228,7 +228,7 @@ def test_others_are_answered_while_millions_of_parts_are_refused(
     """Refusing millions of parts takes its time, and none of the others that ask meanwhile waits for most of it."""
     kind, path, body = MANY[name]
     server: MonitoredServer = request.getfixturevalue(kind)
-    sent, over = threading.Event(), threading.Event()
+    is_sent, over = threading.Event(), threading.Event()
     waits, statuses = list[float](), list[int]()
     begun = time.monotonic()
     for _ in range(QUIET):
@@ -236,7 +236,7 @@ def test_others_are_answered_while_millions_of_parts_are_refused(
     quiet = (time.monotonic() - begun) / QUIET
 
     def ask_on() -> None:
-        sent.wait()
+        is_sent.wait()
         while not (waits and over.is_set()):
             begun = time.monotonic()
             statuses.append(server.send_request(GOOD[kind]).status)
@@ -248,19 +248,19 @@ def test_others_are_answered_while_millions_of_parts_are_refused(
         connection = server.connect()
         connection.send(request_of("POST", path, "content-type: application/json", body=body))
         whole = time.monotonic()
-        sent.set()
+        is_sent.set()
         answer = connection.read_answer()
-        answered = time.monotonic()
+        answered_at = time.monotonic()
     finally:
-        sent.set()
+        is_sent.set()
         over.set()
         asking.join()
     assert answer.status == 422, answer
     assert set(statuses) == {200}, statuses
     assert server.send_request(GOOD[kind]).status == 200
     assert not server.list_new_errors()
-    took, longest = answered - whole, max(waits)
-    seen = (
+    took, longest = answered_at - whole, max(waits)
+    probe_answer = (
         f"refused in {took:.3f} s; {len(waits)} others, the longest {longest:.3f} s; quiet {quiet:.4f} s each"
     )
-    assert longest < max(took / 2, MAX_QUIET_REQUESTS * quiet), seen
+    assert longest < max(took / 2, MAX_QUIET_REQUESTS * quiet), probe_answer

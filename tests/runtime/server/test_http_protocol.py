@@ -51,8 +51,8 @@ def guarded(model: Path) -> Iterator[MonitoredServer]:
 
 
 def vectors(body: bytes) -> list[list[float]]:
-    found: list[list[float]] = json.loads(body)
-    return found
+    rows: list[list[float]] = json.loads(body)
+    return rows
 
 
 def assert_same(body: bytes, expected: bytes) -> None:
@@ -177,8 +177,8 @@ def test_a_header_that_decides_and_comes_twice_is_refused_in_either_order(
         right = server.send_request(build_request("POST", "/embed", JSON, body=TEXT))
         values[1] = right.get(name) or ""
     lines = [f"{name}: {value}" for value in (reversed(values) if is_turned else values)]
-    others = () if name == "content-type" else (JSON,)
-    answer = server.send_request(build_request("POST", "/embed", *others, *lines, body=TEXT))
+    more_headers = () if name == "content-type" else (JSON,)
+    answer = server.send_request(build_request("POST", "/embed", *more_headers, *lines, body=TEXT))
     assert answer.status == status, answer
 
 

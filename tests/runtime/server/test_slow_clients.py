@@ -55,9 +55,9 @@ def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
 
 def drip(connection: HttpConnection, piece: bytes) -> int:
     """Send the same at a pace until the server says something; how often it was sent."""
-    for sent in range(MAX_BYTES):
+    for sent_bytes in range(MAX_BYTES):
         if connection.is_readable(PACE_SECONDS):
-            return sent
+            return sent_bytes
         connection.send_until_cut(piece)
     raise AssertionError(f"{MAX_BYTES} times {piece!r} were taken without an answer")
 
@@ -108,10 +108,10 @@ def test_a_connection_without_a_request_is_closed(
     assert data == b"" or data.startswith(b"HTTP/1.1 408 "), data
 
 
-@pytest.mark.parametrize("asked", ["close", "keep-alive"])
-def test_a_client_that_stops_reading_is_let_go(server: MonitoredServer, asked: str) -> None:
+@pytest.mark.parametrize("request", ["close", "keep-alive"])
+def test_a_client_that_stops_reading_is_let_go(server: MonitoredServer, request: str) -> None:
     connection = server.connect(SMALL_BUFFER)
-    connection.send(build_post("/embed", LARGE, f"connection: {asked}"))
+    connection.send(build_post("/embed", LARGE, f"connection: {request}"))
     wait_for(connection.is_readable, bool, "the answer has begun")
     wait_for(lambda: server.has_open(connection), lambda holds: not holds, "the server's end is open")
     assert len(connection.read_to_end().data) < INPUTS * 1_000, "the answer was read whole after all"
@@ -137,18 +137,18 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(server: MonitoredServe
     connection.send(build_post("/embed", LARGE))
     assert connection.is_readable(60)
     begun = time.monotonic()
-    head, length, read = bytearray(), -1, bytearray()
-    while not head or len(read) < length:
+    head, length, body = bytearray(), -1, bytearray()
+    while not head or len(body) < length:
         data = connection.socket.recv(READ_BYTES)
-        assert data, f"the end after {len(read)} of {length} bytes and {time.monotonic() - begun:.1f} s"
-        read += data
-        if not head and b"\r\n\r\n" in read:
-            head, _, read = read.partition(b"\r\n\r\n")
+        assert data, f"the end after {len(body)} of {length} bytes and {time.monotonic() - begun:.1f} s"
+        body += data
+        if not head and b"\r\n\r\n" in body:
+            head, _, body = body.partition(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         time.sleep(len(data) / READ_BYTES * READ_PACE_SECONDS)
     took = time.monotonic() - begun
     assert head.startswith(b"HTTP/1.1 200"), head
-    assert len(json.loads(read)) == INPUTS
+    assert len(json.loads(body)) == INPUTS
     assert took > 2 * SECONDS, "the client was too fast to prove anything"
 
 

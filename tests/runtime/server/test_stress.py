@@ -80,10 +80,10 @@ async def ask(port: int, chance: random.Random) -> int:
 async def run_clients(port: int, seeds: range) -> Counter[int]:
     """Statuses as clients saw them, one request a seed. Raises what a client met that is no outcome."""
     outcomes: Counter[int] = Counter()
-    left = iter(seeds)
+    remaining = iter(seeds)
 
     async def client() -> None:
-        for seed in left:
+        for seed in remaining:
             outcomes[await ask(port, random.Random(seed))] += 1
 
     async with asyncio.TaskGroup() as group:
@@ -93,11 +93,11 @@ async def run_clients(port: int, seeds: range) -> Counter[int]:
 
 
 def counted(server: InProcessServer) -> Counter[int]:
-    found = {
+    samples = {
         status: int(server.get_metric("embedserve_requests_total", SERIES | {"status": str(status)}) or 0)
         for status in (*ANSWERS, LEFT, 500, 503)
     }
-    return Counter({status: count for status, count in found.items() if count})
+    return Counter({status: count for status, count in samples.items() if count})
 
 
 def total(server: InProcessServer, name: str, label: str, values: tuple[str, ...]) -> float:
@@ -122,16 +122,16 @@ async def test_every_request_has_one_outcome_and_the_server_is_as_before() -> No
         assert (server.dispatcher.queued_inputs, server.dispatcher.queued_tokens) == (0, 0)
         assert count_open_requests(server.dispatcher) == 0
 
-        seen = counted(server)
-        assert outcomes.total() == seen.total() == REQUESTS
+        samples = counted(server)
+        assert outcomes.total() == samples.total() == REQUESTS
         assert CERTAIN <= set(outcomes) <= ANSWERS | {LEFT}
-        assert set(seen) <= ANSWERS | {LEFT}
+        assert set(samples) <= ANSWERS | {LEFT}
         # Who leaves late may have been answered already; everybody else's answer is counted as what it was.
         for status in ANSWERS:
-            assert 0 <= seen[status] - outcomes[status] <= outcomes[LEFT], status
+            assert 0 <= samples[status] - outcomes[status] <= outcomes[LEFT], status
 
         count = total(server, "te_request_count", "method", ("single", "batch"))
         success = total(server, "te_request_success", "method", ("single", "batch"))
         causes = tuple(labels[0] for labels in server.metrics.series.failures.members)
         assert count == REQUESTS == success + total(server, "te_request_failure", "err", causes)
-        assert success == seen[200]
+        assert success == samples[200]

@@ -44,21 +44,21 @@ def hub(tmp_path: Path, files: dict[str, bytes]) -> Iterator[HubServer]:
 
 
 def tar_of(entries: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in entries.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def zip_of(entries: dict[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in entries.items():
             archive.writestr(name, content)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def served(hub: HubServer, name: str, content: bytes, store: Path) -> ModelSettings:
@@ -136,21 +136,21 @@ def test_a_byte_that_is_wrong_once_is_fetched_again(
 
 
 def link_in_tar() -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
         entry = tarfile.TarInfo("config.json")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(entry)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def link_in_zip() -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         entry = zipfile.ZipInfo("config.json")
         entry.external_attr = 0o120777 << 16
         archive.writestr(entry, "/etc/passwd")
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 REFUSED: dict[str, tuple[str, bytes, type[EmbedserveError], str]] = {

@@ -61,8 +61,8 @@ def start(settings: ModelSettings, *user: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=120)
-    return process.returncode, said
+    _, output = process.communicate(timeout=120)
+    return process.returncode, output
 
 
 def written(settings: ModelSettings) -> int:
@@ -99,8 +99,8 @@ def test_a_fetch_killed_at_random_points_serves_nothing_bad_and_ends_well(
             for path in (settings.store / "refs").iterdir():
                 path.unlink()
     hub.faults.clear()
-    code, said = finish(start(settings))
-    assert (code, said) == (0, "")
+    code, output = finish(start(settings))
+    assert (code, output) == (0, "")
     assert_fetched(settings, files)
 
 
@@ -115,23 +115,25 @@ def test_what_killed_fetches_had_is_not_fetched_again(
         process.kill()
         finish(process)
     hub.faults.clear()
-    code, said = finish(start(settings))
-    assert code == 0, said
+    code, output = finish(start(settings))
+    assert code == 0, output
     assert_fetched(settings, files)
-    sent = sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith(WEIGHTS))
-    assert sent < SIZE * 2, "each of the five may lose what six connections had under way, not all of it"
+    sent_bytes = sum(request.sent_bytes for request in hub.requests if request.path.endswith(WEIGHTS))
+    assert sent_bytes < SIZE * 2, (
+        "each of the five may lose what six connections had under way, not all of it"
+    )
 
 
 def test_of_processes_that_race_and_are_killed_one_good_model_is_left(
     settings: ModelSettings, hub: HubServer, files: dict[str, bytes]
 ) -> None:
     hub.faults.add(Fault(FaultKind.SLOW, amount=4_000_000))
-    first, *others = [start(settings) for _ in range(3)]
+    first, *rivals = [start(settings) for _ in range(3)]
     while written(settings) < SIZE // 10:
         time.sleep(0.002)
     first.kill()
     finish(first)
-    assert [finish(process)[0] for process in others] == [0, 0]
+    assert [finish(process)[0] for process in rivals] == [0, 0]
     assert_fetched(settings, files)
 
 
@@ -139,10 +141,10 @@ def test_a_volume_that_is_too_small_is_named_before_the_first_byte(
     settings: ModelSettings, hub: HubServer, small_volume: Path
 ) -> None:
     (small_volume / "other").write_bytes(bytes(20_000_000))
-    code, said = finish(start(settings.model_copy(update={"store": small_volume})))
+    code, output = finish(start(settings.model_copy(update={"store": small_volume})))
     assert code == 1
-    assert said.startswith("VolumeFull: model.store: the model needs ")
-    assert not [seen for seen in hub.requests if seen.path.endswith(WEIGHTS)]
+    assert output.startswith("VolumeFull: model.store: the model needs ")
+    assert not [request for request in hub.requests if request.path.endswith(WEIGHTS)]
 
 
 def test_a_volume_that_fills_up_on_the_way_is_named_and_the_fetch_goes_on_once_there_is_room(
@@ -157,13 +159,13 @@ def test_a_volume_that_fills_up_on_the_way_is_named_and_the_fetch_goes_on_once_t
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(1_000_000))
-    code, said = finish(process)
+    code, output = finish(process)
     assert code == 1
-    assert said.startswith("VolumeFull: model.store: the volume of ")
+    assert output.startswith("VolumeFull: model.store: the volume of ")
     assert not is_good(settings, files)
     filler.unlink()
-    code, said = finish(start(settings))
-    assert code == 0, said
+    code, output = finish(start(settings))
+    assert code == 0, output
     assert_fetched(settings, files)
 
 
@@ -171,13 +173,13 @@ def test_from_a_read_only_volume_a_model_is_taken_and_a_missing_one_is_named(
     settings: ModelSettings, files: dict[str, bytes], small_volume: Path
 ) -> None:
     settings = settings.model_copy(update={"store": small_volume})
-    code, said = finish(start(settings))
-    assert code == 0, said
+    code, output = finish(start(settings))
+    assert code == 0, output
     remount(small_volume, "ro")
     assert finish(start(settings)) == (0, "")
     assert is_good(settings, files)
-    code, said = finish(start(settings.model_copy(update={"refresh": "1"})))
-    assert (code, said.partition(":")[0]) == (1, "VolumeReadOnly")
+    code, output = finish(start(settings.model_copy(update={"refresh": "1"})))
+    assert (code, output.partition(":")[0]) == (1, "VolumeReadOnly")
 
 
 def test_a_volume_of_another_user_is_named(settings: ModelSettings) -> None:
@@ -188,6 +190,6 @@ def test_a_volume_of_another_user_is_named(settings: ModelSettings) -> None:
         Path(shared).chmod(0o755)
         store = Path(shared) / "store"
         store.mkdir(mode=0o755)
-        code, said = finish(start(settings.model_copy(update={"store": store}), "12345"))
-    assert (code, said.partition(":")[0]) == (1, "VolumePermissionDenied"), said
-    assert "may not be written by user 12345, group 12345: it belongs to 0:0 with mode 755" in said
+        code, output = finish(start(settings.model_copy(update={"store": store}), "12345"))
+    assert (code, output.partition(":")[0]) == (1, "VolumePermissionDenied"), output
+    assert "may not be written by user 12345, group 12345: it belongs to 0:0 with mode 755" in output

@@ -66,7 +66,7 @@ def changed(settings: ModelSettings, **update: object) -> ModelSettings:
 
 
 def sent(hub: HubServer, name: str = WEIGHTS) -> int:
-    return sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith(name))
+    return sum(request.sent_bytes for request in hub.requests if request.path.endswith(name))
 
 
 def sent_all(hub: HubServer) -> int:
@@ -82,7 +82,7 @@ def test_a_large_file_comes_in_parts_and_each_byte_once(
     fetch(settings)
     assert_fetched(settings, files)
     assert sent_all(hub) == SIZE
-    assert Counter(seen.status for seen in hub.requests if seen.path.endswith(WEIGHTS)) == {206: 8}
+    assert Counter(request.status for request in hub.requests if request.path.endswith(WEIGHTS)) == {206: 8}
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -310,10 +310,10 @@ def test_how_far_a_fetch_is_can_be_read_from_the_log_and_over_http(
         answer = httpx.get(f"http://127.0.0.1:{port}/progress").json()
     total = sum(map(len, files.values()))
     assert (answer["bytesDone"], answer["bytesTotal"], answer["phase"]) == (total, total, "storing")
-    told = [record.progress for record in caplog.records if hasattr(record, "progress")]
-    assert {"phase", "bytesDone", "bytesTotal", "bytesPerSecond", "secondsRemaining"} == set(told[0])
-    done = [each["bytesDone"] for each in told]
-    assert done == sorted(done)
+    reports = [record.progress for record in caplog.records if hasattr(record, "progress")]
+    assert {"phase", "bytesDone", "bytesTotal", "bytesPerSecond", "secondsRemaining"} == set(reports[0])
+    bytes_done = [each["bytesDone"] for each in reports]
+    assert bytes_done == sorted(bytes_done)
 
 
 @pytest.fixture

@@ -36,10 +36,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(cache: Path, tmp_path: Path) -> Path:
     copied = tmp_path / "cache"
     shutil.copytree(cache, copied, symlinks=True)
-    found = copied / "models--lab--minilm"
+    cached = copied / "models--lab--minilm"
     for age, ref in enumerate(("v1", "main")):
-        os.utime(found / "refs" / ref, ns=(0, (10 - age) * 10**9))
-    return found
+        os.utime(cached / "refs" / ref, ns=(0, (10 - age) * 10**9))
+    return cached
 
 
 def commit_of(folder: Path, ref: str) -> str:
@@ -91,7 +91,7 @@ def remove_refs(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "said"),
+    ("change", "error", "message"),
     [
         pytest.param(remove_snapshots, ModelFileMissing, "refs/v1 stands for the commit", id="no snapshot"),
         pytest.param(remove_refs, ModelNotFound, "2 snapshots and without refs", id="two snapshots"),
@@ -101,9 +101,9 @@ def remove_refs(folder: Path) -> Path:
     ],
 )
 def test_what_is_no_model_is_said_with_what_to_name(
-    folder: Path, change: object, error: type[EmbedserveError], said: str
+    folder: Path, change: object, error: type[EmbedserveError], message: str
 ) -> None:
     assert callable(change)
     with pytest.raises(error) as caught:
         open_folder(change(folder))
-    assert said in caught.value.message
+    assert message in caught.value.message

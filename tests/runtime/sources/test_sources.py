@@ -121,9 +121,11 @@ def test_a_broken_transfer_is_taken_up_where_it_ended(settings: ModelSettings, h
     path = "/*/resolve/*/model.safetensors"
     hub.faults.add(Fault(FaultKind.BROKEN, path=path, amount=broken_after, times=1))
     located = fetch_model(settings)
-    sent = sum(seen.sent_bytes for seen in hub.requests if seen.path.endswith("model.safetensors"))
+    sent_bytes = sum(
+        request.sent_bytes for request in hub.requests if request.path.endswith("model.safetensors")
+    )
     size = (located.folder / "model.safetensors").stat().st_size
-    assert size <= sent < size + broken_after, "the second try must not start from nothing"
+    assert size <= sent_bytes < size + broken_after, "the second try must not start from nothing"
 
 
 def test_a_hub_in_trouble_is_named_and_the_next_try_succeeds(settings: ModelSettings, hub: HubServer) -> None:

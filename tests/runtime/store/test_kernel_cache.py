@@ -85,10 +85,10 @@ def test_a_store_that_cannot_be_written_to_is_read_and_left_alone(first: KernelC
 def test_clean_up_removes_what_no_pod_has_taken_for_long(first: KernelCache) -> None:
     archive = first.save()
     assert archive is not None
-    written = archive.stat().st_mtime
+    modified_at = archive.stat().st_mtime
     policy = RetentionPolicy((), references=True, younger_than_s=3600.0)
-    assert find_garbage(list_contents(first.root, written + 3599.0), policy).kernels == ()
-    garbage = find_garbage(list_contents(first.root, written + 3600.0), policy)
+    assert find_garbage(list_contents(first.root, modified_at + 3599.0), policy).kernels == ()
+    garbage = find_garbage(list_contents(first.root, modified_at + 3600.0), policy)
     remove_garbage(first.root, garbage, 3600.0)
     assert [kernel.name for kernel in garbage.kernels] == [archive.name]
     assert not archive.exists()

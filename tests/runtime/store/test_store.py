@@ -81,13 +81,13 @@ def test_a_model_is_found_by_its_name_with_its_files_and_what_they_are(store: St
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changes",
     [{"revision": "next"}, {"variant": "onnx/model.onnx"}, {"refresh": "again"}, {"source": "lab/other"}],
     ids=str,
 )
-def test_a_name_differs_by_all_that_decides_what_is_fetched(store: Store, other: dict[str, str]) -> None:
+def test_a_name_differs_by_all_that_decides_what_is_fetched(store: Store, changes: dict[str, str]) -> None:
     add(store)
-    assert store.find(NAME.model_copy(update=other)) is None
+    assert store.find(NAME.model_copy(update=changes)) is None
 
 
 def test_models_share_the_files_that_they_have_in_common(store: Store) -> None:
@@ -99,13 +99,13 @@ def test_models_share_the_files_that_they_have_in_common(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["shorter by a byte", "longer by a byte", "gone", "manifest gone", "manifest cut"]
+    "how_damaged", ["shorter by a byte", "longer by a byte", "gone", "manifest gone", "manifest cut"]
 )
-def test_a_damaged_model_is_not_found_and_is_made_anew(store: Store, what: str) -> None:
+def test_a_damaged_model_is_not_found_and_is_made_anew(store: Store, how_damaged: str) -> None:
     reference = add(store)
     weights = store.get_folder(reference.digest) / "weights/model.safetensors"
     manifest = weights.parents[2] / "manifest.json"
-    match what:
+    match how_damaged:
         case "shorter by a byte":
             damage(weights, weights.read_bytes()[:-1])
         case "longer by a byte":
@@ -128,11 +128,11 @@ def test_a_byte_that_has_changed_is_seen_by_verify_and_what_it_removes_is_made_a
     assert list(find_damage(store.root)) == []
     damage(store.get_folder(reference.digest) / "weights/model.safetensors", b"w" * 4999 + b"x")
     assert store.find(NAME) is not None, "sizes alone do not show it"
-    found = list(find_damage(store.root))
-    kinds = sorted(each.path.partition("/")[0] for each in found)
+    damaged = list(find_damage(store.root))
+    kinds = sorted(each.path.partition("/")[0] for each in damaged)
     assert kinds == ["blobs", "models"]
-    assert "weights/model.safetensors has SHA-256" in " ".join(each.problem for each in found)
-    remove_damaged(store.root, found)
+    assert "weights/model.safetensors has SHA-256" in " ".join(each.problem for each in damaged)
+    remove_damaged(store.root, damaged)
     assert store.find(NAME) is None
     add(store)
     assert list(find_damage(store.root)) == []
@@ -209,21 +209,21 @@ def test_an_onnx_file_cut_by_one_byte_is_noticed_and_made_anew(tmp_path: Path) -
 
 def test_of_many_writers_of_one_folder_each_has_a_whole_one(tmp_path: Path) -> None:
     together = threading.Barrier(6)
-    seen: list[bytes] = []
+    contents: list[bytes] = []
 
     def fill(folder: Path) -> None:
         (folder / "model.onnx").write_bytes(b"graph" * 1000)
         together.wait()
 
     def write() -> None:
-        seen.append((publish_folder(tmp_path, "artifacts", "abc", fill) / "model.onnx").read_bytes())
+        contents.append((publish_folder(tmp_path, "artifacts", "abc", fill) / "model.onnx").read_bytes())
 
     threads = [threading.Thread(target=write) for _ in range(together.parties)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert seen == [b"graph" * 1000] * together.parties
+    assert contents == [b"graph" * 1000] * together.parties
     assert not list((tmp_path / "staging").iterdir())
 
 
@@ -351,14 +351,14 @@ def test_gc_removes_what_nothing_in_use_stands_for(
         [name.format(**full) for name in policy.names], policy.references, policy.younger_than_s
     )
     remove_garbage(store.root, find_garbage(list_contents(store.root, LATER), policy), 0.0)
-    left = {path.name for kind in ("models", "artifacts") for path in (store.root / kind).iterdir()}
+    remaining = {path.name for kind in ("models", "artifacts") for path in (store.root / kind).iterdir()}
     everything = {*full.values(), "of-kept", "of-unnamed"}
-    assert everything - left == {full.get(name, name) for name in want}
+    assert everything - remaining == {full.get(name, name) for name in want}
     assert list(find_damage(store.root)) == []
-    for name, of in ((NAME, "kept"), (OTHER, "other")):
-        assert (store.find(name) is None) == (of in want)
+    for name, model in ((NAME, "kept"), (OTHER, "other")):
+        assert (store.find(name) is None) == (model in want)
     needed = {
-        file.sha256 for digest in left & set(full.values()) for file in store.read_manifest(digest).files
+        file.sha256 for digest in remaining & set(full.values()) for file in store.read_manifest(digest).files
     }
     assert {path.name for path in (store.root / "blobs").iterdir()} == needed
 

@@ -130,9 +130,9 @@ def test_the_termination_message_is_whole_json_within_what_the_kubelet_keeps(
     path.touch()
     write_termination_message(path, ModelNotFound(message), Redactor())
     assert len(path.read_bytes()) <= KUBELET_BYTES
-    left = json.loads(path.read_bytes())
-    assert (left["reason"], left["retryable"]) == ("ModelNotFound", False)
-    assert message.startswith(left["message"])
+    message_on_disk = json.loads(path.read_bytes())
+    assert (message_on_disk["reason"], message_on_disk["retryable"]) == ("ModelNotFound", False)
+    assert message.startswith(message_on_disk["message"])
 
 
 def test_outside_a_pod_nothing_is_written(tmp_path: Path) -> None:

@@ -81,22 +81,22 @@ async def test_a_vector_that_is_no_number_is_counted_by_its_cause() -> None:
 def test_the_page_is_the_sum_of_all_front_ends() -> None:
     series = build_request_series()
     metrics = Metrics(series)
-    others = [RequestMetrics(series, series.layout.new_row()) for _ in range(2)]
-    for front in others:
+    other_front_ends = [RequestMetrics(series, series.layout.new_row()) for _ in range(2)]
+    for front in other_front_ends:
         metrics.add_row(front.row)
-    for index, front in enumerate((metrics.requests, *others)):
+    for index, front in enumerate((metrics.requests, *other_front_ends)):
         for _ in range(index + 1):
             front.request_done("/embed", 200, 0.5, RequestFacts(None, True, 2, [3, 4]))
         front.work_started()
     labels = {"route": "/embed", "status": "200"}
-    read = metrics.registry.get_sample_value
-    assert read("embedserve_requests_total", labels) == 6
-    assert read("te_embed_success") == 12
-    assert read("te_request_input_length_sum") == 42
-    assert read("embedserve_requests_in_flight") == 3
-    series.clear_gauges(others[0].row)
-    assert read("embedserve_requests_in_flight") == 2
-    assert read("embedserve_requests_total", labels) == 6
+    read_value = metrics.registry.get_sample_value
+    assert read_value("embedserve_requests_total", labels) == 6
+    assert read_value("te_embed_success") == 12
+    assert read_value("te_request_input_length_sum") == 42
+    assert read_value("embedserve_requests_in_flight") == 3
+    series.clear_gauges(other_front_ends[0].row)
+    assert read_value("embedserve_requests_in_flight") == 2
+    assert read_value("embedserve_requests_total", labels) == 6
 
 
 def test_a_value_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:

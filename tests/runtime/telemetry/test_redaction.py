@@ -104,12 +104,12 @@ configure_logs("info", build_redactor(()))
 @pytest.mark.parametrize("line", BREAKS.values(), ids=BREAKS)
 def test_no_traceback_of_the_process_has_a_secret(line: str) -> None:
     environment = {**os.environ, "HF_TOKEN": "hf_marked-value\n"}
-    ran = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM + line], env=environment, capture_output=True, text=True, check=False
     )
-    assert "marked" not in ran.stdout + ran.stderr
-    assert REDACTED in ran.stderr
-    assert all(json.loads(written)["logger"] for written in ran.stderr.splitlines())
+    assert "marked" not in completed.stdout + completed.stderr
+    assert REDACTED in completed.stderr
+    assert all(json.loads(logged)["logger"] for logged in completed.stderr.splitlines())
 
 
 @pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
@@ -117,9 +117,9 @@ def test_an_s3_key_that_no_header_can_carry_is_refused_unquoted(variable: str, t
     environment = {**os.environ, variable: "marked-one\nmarked-two"}
     program = "import sys; from embedserve_runtime.commands.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "fetch", "--model", "s3://bucket/prefix"]
-    ran = subprocess.run(
+    completed = subprocess.run(
         [*command, "--store", str(tmp_path)], env=environment, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == os.EX_CONFIG
-    assert f"ConfigInvalid: {variable} cannot be sent in an HTTP header" in ran.stderr
-    assert "marked" not in ran.stdout + ran.stderr
+    assert completed.returncode == os.EX_CONFIG
+    assert f"ConfigInvalid: {variable} cannot be sent in an HTTP header" in completed.stderr
+    assert "marked" not in completed.stdout + completed.stderr

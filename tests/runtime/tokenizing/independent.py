@@ -43,8 +43,8 @@ def encode(kind: str, text: str, max_length: int, side: Side) -> list[int]:
         token_id for part in parts for token_id in ([special[part]] if part in special else encode_text(part))
     ]
     room = max_length - len(first) - len(last)
-    kept = ids[:room] if side == "right" else ids[max(len(ids) - room, 0) :]
-    return [*first, *kept, *last]
+    truncated = ids[:room] if side == "right" else ids[max(len(ids) - room, 0) :]
+    return [*first, *truncated, *last]
 
 
 @cache
@@ -71,8 +71,8 @@ def _wordpiece(model: Mapping[str, Any]) -> Encode:
         file.write_text("\n".join(pieces) + "\n", encoding="utf-8")
         unknown = model["unk_token"]
         # Their defaults would be special tokens, which `encode` has taken out of the text already.
-        others = dict.fromkeys(("sep_token", "pad_token", "cls_token", "mask_token"), unknown)
-        tokenizer = BertTokenizerLegacy(str(file), unk_token=unknown, **others)
+        special_tokens = dict.fromkeys(("sep_token", "pad_token", "cls_token", "mask_token"), unknown)
+        tokenizer = BertTokenizerLegacy(str(file), unk_token=unknown, **special_tokens)
 
     def encode_text(text: str) -> list[int]:
         ids: list[int] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
@@ -104,8 +104,10 @@ def _byte_characters() -> Mapping[int, str]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {
+        byte: chr(256 + i) for i, byte in enumerate(unprintable)
+    }
 
 
 def _character_bpe(model: Mapping[str, Any]) -> Encode:
@@ -146,11 +148,11 @@ def _unigram(words_of: Callable[[str], Sequence[str]]) -> Callable[[Mapping[str,
         unknown_score = min(scores.values()) - UNKNOWN_PENALTY
 
         def encode_text(text: str) -> list[int]:
-            found: list[int] = []
+            token_ids: list[int] = []
             for word in words_of(text):
                 pieces = _most_likely(word, scores, unknown_score)
-                found += _fused([ids.get(piece, unknown) for piece in pieces], unknown)
-            return found
+                token_ids += _fused([ids.get(piece, unknown) for piece in pieces], unknown)
+            return token_ids
 
         return encode_text
 

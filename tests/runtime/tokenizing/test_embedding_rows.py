@@ -97,13 +97,13 @@ def test_a_special_token_that_no_text_needs_refuses_only_a_text_that_writes_it_o
         f"input 1 writes out the special token {NUM_TOKENS}, and the model has word embeddings for "
         f"{NUM_TOKENS} tokens"
     )
-    for one in (tokenizer, tokenizer.with_max_length(16)):
+    for each_tokenizer in (tokenizer, tokenizer.with_max_length(16)):
         # Few texts are arrays of their own, many are one.
-        for others in ([], ["hello"] * MIN_FLAT_TEXTS):
+        for further in ([], ["hello"] * MIN_FLAT_TEXTS):
             with pytest.raises(InvalidInput, match=message):
-                one.encode(["hello", text, *others], "", CUT)
+                each_tokenizer.encode(["hello", text, *further], "", CUT)
         with pytest.raises(InvalidInput, match=message):
-            one.encode_pairs([*PAIR, ("hello", text)], CUT)
+            each_tokenizer.encode_pairs([*PAIR, ("hello", text)], CUT)
 
 
 def test_rows_that_no_token_has_are_no_fault() -> None:

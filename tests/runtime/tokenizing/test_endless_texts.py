@@ -89,15 +89,15 @@ def test_of_16_million_characters_a_bounded_part_is_read(name: str, side: Side, 
 @pytest.mark.parametrize("name", ["letters", "marks"])
 def test_so_it_is_for_pairs_and_for_texts_that_are_cut_to_a_budget_first(name: str) -> None:
     counter, tokenizer = counting(255)
-    text, wanted = ENDLESS[name], "a text has 16777216 characters" if name == "letters" else ""
+    text, message = ENDLESS[name], "a text has 16777216 characters" if name == "letters" else ""
     for first in ("hello", text):
         counter.characters = 0
         pairs = [(first, text)]
         refusal = refusal_of(partial(tokenizer.encode_pairs, pairs, TruncationRules(True)))
-        assert refusal.startswith(wanted)
+        assert refusal.startswith(message)
         assert counter.characters <= 2 * MAX_READ
     counter.characters = 0
-    assert refusal_of(lambda: tokenizer.shorten([text], 1_000_000)).startswith(wanted)
+    assert refusal_of(lambda: tokenizer.shorten([text], 1_000_000)).startswith(message)
     assert counter.characters <= MAX_READ
 
 

@@ -54,10 +54,10 @@ PAIRS = [
 def plain(sequences: list[Tokens]) -> list[tuple[list[int], list[int]]]:
     """Ids and types as lists."""
     listed = []
-    for one in sequences:
-        assert isinstance(one, TokenSequence)
-        assert one.types is not None
-        listed.append((one.ids.tolist(), one.types.tolist()))
+    for sequence in sequences:
+        assert isinstance(sequence, TokenSequence)
+        assert sequence.types is not None
+        listed.append((sequence.ids.tolist(), sequence.types.tolist()))
     return listed
 
 
@@ -159,7 +159,7 @@ def test_an_encoder_without_token_types_gets_plain_ids() -> None:
     typed = ours("minilm", 32).encode_pairs(PAIRS, CUT)
     untyped = ours("minilm", 32, pair_types=False).encode_pairs(PAIRS, CUT)
     assert [ids for ids, _ in plain(typed)] == [
-        one.tolist() for one in untyped if not isinstance(one, TokenSequence)
+        sequence.tolist() for sequence in untyped if not isinstance(sequence, TokenSequence)
     ]
 
 

@@ -113,7 +113,7 @@ def as_cross_encoder_does(
     return ids if len(ids) <= max_length else [*ids[: max_length - end], *short[-end:]]
 
 
-@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one.id != "braces"])
+@pytest.mark.parametrize("document", [case for case in DOCUMENTS if case.id != "braces"])
 def test_text_behind_the_document_is_tokenized_with_it_and_stays(document: str) -> None:
     oracle = transformers_of("qwen", "right")
     template = PromptTemplate(tuple(JOINED.partition("</s>")))
@@ -138,11 +138,11 @@ def test_a_request_without_instruction_gets_the_plain_parts() -> None:
     )
     encoder = ours("qwen", 240).build_template_encoder(template)
     tokenizer = transformers_of("qwen", "right")
-    (plain,), (asked,) = (
+    (plain,), (instructed,) = (
         encoder.encode([("fox", "dog")], CUT, instruction=text) for text in ("", INSTRUCTION)
     )
     assert list(plain) == plain_ids(tokenizer, "foxdog")
-    assert list(asked) == [
+    assert list(instructed) == [
         *plain_ids(tokenizer, f"task: {INSTRUCTION}\n"),
         *plain_ids(tokenizer, "foxdog"),
     ]
@@ -152,9 +152,9 @@ def test_texts_are_stripped_where_the_template_says_so() -> None:
     encoders = [
         ours("qwen", 240).build_template_encoder(replace(QWEN, strips=strips)) for strips in (True, False)
     ]
-    (stripped,), (kept,) = (encoder.encode([(" fox\n", "\tdog ")], CUT) for encoder in encoders)
+    (stripped,), (unstripped,) = (encoder.encode([(" fox\n", "\tdog ")], CUT) for encoder in encoders)
     (bare,) = encoders[1].encode([("fox", "dog")], CUT)
-    assert list(stripped) == list(bare) != list(kept)
+    assert list(stripped) == list(bare) != list(unstripped)
 
 
 def test_many_documents_each_get_the_ids_they_have_alone() -> None:

@@ -35,9 +35,9 @@ def known(kind: str) -> tuple[WordTokenizer, Tokenizer]:
     tokenizer = Tokenizer.from_str(saved(kind))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found = words_of(tokenizer)
-    assert found is not None
-    return found, tokenizer
+    words = words_of(tokenizer)
+    assert words is not None
+    return words, tokenizer
 
 
 TEXTS = st.lists(
@@ -86,11 +86,11 @@ REQUEST = st.lists(
 
 def check_texts(words: WordTokenizer, tokenizer: Tokenizer, texts: list[str]) -> int:
     """Compare the ids of each text with the library's; return how many texts are left to it."""
-    found = words.encode_all(texts, b"", b"")
-    for text, ids in zip(texts, found, strict=True):
+    token_ids = words.encode_all(texts, b"", b"")
+    for text, ids in zip(texts, token_ids, strict=True):
         assert ids is None or ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
         assert ids is not None or not text.isascii()
-    return sum(ids is None for ids in found)
+    return sum(ids is None for ids in token_ids)
 
 
 @pytest.mark.parametrize("kind", word_kinds.KINDS)
@@ -133,17 +133,17 @@ def test_so_are_those_of_every_character_of_the_first_plane(folder: Callable[[],
     check_texts(*pretrained(folder), [f"a{character}b {character}{character}" for character in characters])
 
 
-@pytest.mark.parametrize("more", [0, MIN_FLAT_TEXTS], ids=["few", "many"])
+@pytest.mark.parametrize("count", [0, MIN_FLAT_TEXTS], ids=["few", "many"])
 def test_special_tokens_stand_around_each_text_and_the_arrays_can_be_written_where_there_are_many(
-    more: int,
+    count: int,
 ) -> None:
     words = words_of(word_kinds.KINDS["small letters"]())
     assert words is not None
     head, tail = (np.array([number], dtype=np.int32).tobytes() for number in (7, 8))
-    found = words.encode_all(["a ab", " ", "[UNK]", "b", *["a"] * more], head, tail)
-    want = [[7, 1, 3, 8], [7, 8], [7, 0, 8], [7, 2, 8], *[[7, 1, 8]] * more]
-    assert [ids.tolist() for ids in found if ids is not None] == want
-    assert not more or (isinstance(found, FlatTokens) and found.token_ids.flags.writeable)
+    token_ids = words.encode_all(["a ab", " ", "[UNK]", "b", *["a"] * count], head, tail)
+    want = [[7, 1, 3, 8], [7, 8], [7, 0, 8], [7, 2, 8], *[[7, 1, 8]] * count]
+    assert [ids.tolist() for ids in token_ids if ids is not None] == want
+    assert not count or (isinstance(token_ids, FlatTokens) and token_ids.token_ids.flags.writeable)
 
 
 def test_texts_of_a_request_that_are_long_or_left_to_the_library_are_read_as_they_are_alone() -> None:
@@ -205,10 +205,10 @@ def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_sin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(word_tokenizer, "MAX_WORDS", 2)
-    asked = []
+    encoded_words = []
 
     def encode(word: str) -> list[int]:
-        asked.append(word)
+        encoded_words.append(word)
         return [len(word)]
 
     table = WordTokenizer(encode)
@@ -216,17 +216,17 @@ def test_a_word_is_asked_for_once_unless_as_many_others_as_are_kept_were_met_sin
         ids = table.encode(text)
         assert ids is not None
         assert ids.tolist() == [len(word) for word in text.split()]
-    assert asked == ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ccc"]
+    assert encoded_words == ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ccc"]
 
 
 def test_a_very_long_word_is_not_kept() -> None:
-    asked: list[str] = []
+    encoded_words: list[str] = []
 
     def encode(word: str) -> list[int]:
-        asked.append(word)
+        encoded_words.append(word)
         return []
 
     table = WordTokenizer(encode)
     for _ in range(2):
         table.encode("x" * 1_000)
-    assert len(asked) == 2
+    assert len(encoded_words) == 2
