@@ -18,8 +18,9 @@ from embedserve_operator.manifests.runtime_config import (
 )
 from embedserve_runtime.config import RuntimeConfig, load_config
 from tests.operator.builders import REPO, hub_spec
-from tests.operator.rendering.case import CONVERTED, GOLDEN_SPECS, render
+from tests.operator.rendering.case import CONVERTED, render
 from tests.operator.rendering.cases import SPECS
+from tests.operator.rendering.settings import EVERY_FIELD
 
 
 def configs(spec: Mapping[str, Any], folder: Path) -> list[RuntimeConfig]:
@@ -83,7 +84,7 @@ def test_the_ports_for_grpc_arrive(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_resource_arrives(tmp_path: Path) -> None:
-    (config,) = configs(GOLDEN_SPECS["every-field"], tmp_path)
+    (config,) = configs(EVERY_FIELD, tmp_path)
     model, batching = config.model, config.batching
     assert (model.source, model.revision) == (
         "acme/private-encoder",
@@ -116,11 +117,11 @@ def test_a_volume_is_a_folder_for_the_runtime(tmp_path: Path) -> None:
 def test_the_token_comes_in_by_the_name_that_the_runtime_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children = list(yaml.safe_load_all(render(GOLDEN_SPECS["every-field"])))
+    children = list(yaml.safe_load_all(render(EVERY_FIELD)))
     deployment = next(child for child in children if child["kind"] == "Deployment")
     fetch = deployment["spec"]["template"]["spec"]["initContainers"][0]
     variable = next(env["name"] for env in fetch["env"] if "valueFrom" in env)
     monkeypatch.setenv(variable, "hf_secret")
-    (config,) = configs(GOLDEN_SPECS["every-field"], tmp_path)
+    (config,) = configs(EVERY_FIELD, tmp_path)
     assert config.model.token is not None
     assert config.model.token.get_secret_value() == "hf_secret"

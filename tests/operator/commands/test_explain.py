@@ -25,8 +25,8 @@ def explain(spec: Mapping[str, Any]) -> list[str]:
 
 
 def test_a_service_on_accelerators_is_explained_in_exactly_the_reviewed_words() -> None:
-    content = (GOLDEN / "class-hopper" / "resource.yaml").read_text(encoding="utf-8")
-    assert_golden(GOLDEN / "class-hopper" / "explained.txt", explain_file(content, SETTINGS, CLUSTER))
+    explained = explain_file(yaml.safe_dump(resource(HOPPER)), SETTINGS, CLUSTER)
+    assert_golden(GOLDEN / "explained-hopper.txt", explained)
 
 
 @pytest.mark.parametrize(

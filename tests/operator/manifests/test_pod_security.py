@@ -10,11 +10,12 @@ import yaml
 
 from tests.operator.rendering.case import render
 from tests.operator.rendering.cases import SPECS
+from tests.operator.rendering.settings import EVERY_FIELD
 
 
 @cache
 def children_of(name: str) -> list[Any]:
-    """Return the children of a golden spec, which must not be changed: each spec is rendered once."""
+    """Return the children of a spec, which must not be changed: each spec is rendered once."""
     return list(yaml.load_all(render(SPECS[name]), Loader=yaml.CSafeLoader))
 
 
@@ -52,6 +53,7 @@ def test_a_stop_leaves_time_to_drain_and_to_finish(name: str) -> None:
 
 
 def test_only_the_fetching_container_gets_the_token() -> None:
-    (spec,) = pod_specs("every-field")
+    (name,) = (name for name, spec in SPECS.items() if spec is EVERY_FIELD)
+    (spec,) = pod_specs(name)
     names = [c["name"] for c in [*spec["initContainers"], *spec["containers"]] if "secretKeyRef" in str(c)]
     assert names == ["fetch"]

@@ -3,10 +3,50 @@
 from __future__ import annotations
 
 from tests.operator.builders import hub_spec
-from tests.operator.rendering.case import AUTOSCALED, DEPLOYMENT, Case
+from tests.operator.rendering.case import AUTOSCALED, BUDGET, DEPLOYMENT, Case
 from tests.support.differences import GONE
 
 CASES = (
+    Case(
+        "an autoscaler by the depth of the queue decides how many pods there are",
+        AUTOSCALED,
+        {
+            f"{DEPLOYMENT}.metadata.annotations.embedserve.dev/scaled-by": "autoscaler",
+            f"{DEPLOYMENT}.spec.replicas": GONE,
+            "HorizontalPodAutoscaler docs": {
+                "spec": {
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "docs-HASH"},
+                    "minReplicas": 2,
+                    "maxReplicas": 8,
+                    "metrics": [
+                        {
+                            "type": "Pods",
+                            "pods": {
+                                "metric": {"name": "embedserve_queue_depth"},
+                                "target": {"type": "AverageValue", "averageValue": "64"},
+                            },
+                        }
+                    ],
+                    "behavior": {
+                        "scaleUp": {
+                            "stabilizationWindowSeconds": 0,
+                            "selectPolicy": "Max",
+                            "policies": [
+                                {"type": "Percent", "value": 200, "periodSeconds": 15},
+                                {"type": "Pods", "value": 4, "periodSeconds": 15},
+                            ],
+                        },
+                        "scaleDown": {
+                            "stabilizationWindowSeconds": 300,
+                            "selectPolicy": "Max",
+                            "policies": [{"type": "Percent", "value": 10, "periodSeconds": 60}],
+                        },
+                    },
+                }
+            },
+            "PodDisruptionBudget docs": BUDGET,
+        },
+    ),
     Case(
         "the autoscaler has the user's metric, target and behavior",
         hub_spec(

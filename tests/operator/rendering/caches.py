@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.operator.builders import hub_spec
 from tests.operator.rendering.case import (
+    ANY_NODE_TERMS,
     BUDGET,
     CONFIG,
     CONVERT_CONFIG,
@@ -13,18 +14,14 @@ from tests.operator.rendering.case import (
     FETCH_CONFIG,
     FETCH_JOB_NODE_TERMS,
     FETCH_JOB_POD,
+    HOPPER_TERMS,
     NODE_TERMS,
     POD,
     POLICY,
     RUNTIME,
     Case,
-    build_class_terms,
 )
 from tests.support.differences import GONE, find_value_differences
-
-_HOPPER_TERMS = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
-_ANY_NODE_TERMS = [{"matchExpressions": _HOPPER_TERMS[0]["matchExpressions"][:2]}]
-"""Nodes of the two architectures, with or without an accelerator."""
 
 CASES = (
     Case(
@@ -127,7 +124,7 @@ CASES = (
             f"{CONFIG}.engine": {"kind": "torch", "precision": "bfloat16"},
             f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxSurge": 0,
             f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxUnavailable": 1,
-            **find_value_differences(_ANY_NODE_TERMS, _HOPPER_TERMS, NODE_TERMS),
+            **find_value_differences(ANY_NODE_TERMS, HOPPER_TERMS, NODE_TERMS),
             f"{RUNTIME}.image": "embedserve-runtime:test-cuda",
             f"{RUNTIME}.volumeMounts[/models/kernels]": {
                 "name": "models",
@@ -140,7 +137,7 @@ CASES = (
             },
             f"{POD}.volumes[tmp].emptyDir.sizeLimit": "1280Mi",
             f"{POD}.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-            **find_value_differences(_ANY_NODE_TERMS, _HOPPER_TERMS, FETCH_JOB_NODE_TERMS),
+            **find_value_differences(ANY_NODE_TERMS, HOPPER_TERMS, FETCH_JOB_NODE_TERMS),
             f"{FETCH_JOB_POD}.containers[fetch].image": "embedserve-runtime:test-cuda",
             f"{FETCH_JOB_POD}.containers[fetch].resources.limits.memory": "2048Mi",
             f"{FETCH_JOB_POD}.containers[fetch].resources.requests.memory": "2048Mi",

@@ -11,7 +11,7 @@ import yaml
 
 from embedserve_operator.api.cloud_labels import CLOUD_LABELS
 from embedserve_operator.commands.render import render_file
-from tests.operator.builders import SETTINGS, resource
+from tests.operator.builders import SETTINGS, hub_spec, resource
 from tests.support.differences import find_value_differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -20,8 +20,8 @@ GOLDEN_SPECS: Mapping[str, Mapping[str, Any]] = {
     file.parent.name: yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
     for file in sorted(GOLDEN.glob("*/resource.yaml"))
 }
-HOPPER = GOLDEN_SPECS["class-hopper"]
-AUTOSCALED = GOLDEN_SPECS["autoscaled"]
+HOPPER = hub_spec(hardware={"class": "hopper"})
+AUTOSCALED = hub_spec(autoscaling={"minReplicas": 2, "maxReplicas": 8})
 CONVERTED = GOLDEN_SPECS["cache-converted"]
 
 DEPLOYMENT = "Deployment docs"
@@ -62,13 +62,17 @@ def build_class_terms(name: str, major: str, *minors: str, architectures: Iterab
     ]
 
 
+HOPPER_TERMS = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
+ANY_NODE_TERMS = [{"matchExpressions": HOPPER_TERMS[0]["matchExpressions"][:2]}]
+"""Nodes of the two architectures, with or without an accelerator."""
+
+
 def compare_with_hopper(
     name: str, major: str, *minors: str, architectures: Iterable[str] = ("amd64", "arm64")
 ) -> dict[str, Any]:
     """Return what is different in the node terms of a class from those of class hopper."""
-    hopper = build_class_terms("hopper", "9", "0", architectures=("amd64", "arm64"))
     terms = build_class_terms(name, major, *minors, architectures=architectures)
-    return find_value_differences(hopper, terms, NODE_TERMS)
+    return find_value_differences(HOPPER_TERMS, terms, NODE_TERMS)
 
 
 @dataclass(frozen=True)

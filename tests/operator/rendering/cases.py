@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.operator.rendering import autoscaling, caches, classes, network, pods, sources
+from tests.operator.rendering import autoscaling, caches, classes, network, pods, settings, sources
 from tests.operator.rendering.case import GOLDEN_SPECS, Case
 
 CASES: tuple[Case, ...] = (
     *sources.CASES,
+    *settings.CASES,
     *network.CASES,
     *pods.CASES,
     *classes.CASES,

@@ -6,11 +6,13 @@ from typing import Any
 
 from tests.operator.builders import hub_spec
 from tests.operator.rendering.case import (
+    ANY_NODE_TERMS,
     BUDGET,
     CONFIG,
     DEPLOYMENT,
     FETCH,
     HOPPER,
+    HOPPER_TERMS,
     NODE_TERMS,
     POD,
     RUNTIME,
@@ -64,6 +66,27 @@ CASES = (
             f"{RUNTIME}.resources.limits": {"memory": "4Gi"},
         },
         base=hub_spec(hardware={"class": "cpu-x86"}),
+    ),
+    Case(
+        "pods of class hopper go to nodes with its capability or a cloud's label for it, one device each",
+        HOPPER,
+        {
+            f"{CONFIG}.server.http_workers": "auto",
+            f"{CONFIG}.engine": {"kind": "torch", "precision": "bfloat16"},
+            f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxSurge": 0,
+            f"{DEPLOYMENT}.spec.strategy.rollingUpdate.maxUnavailable": 1,
+            **find_value_differences(ANY_NODE_TERMS, HOPPER_TERMS, NODE_TERMS),
+            f"{FETCH}.image": "embedserve-runtime:test-cuda",
+            f"{FETCH}.resources.limits.memory": "2048Mi",
+            f"{FETCH}.resources.requests.memory": "2048Mi",
+            f"{POD}.volumes[tmp].emptyDir.sizeLimit": "1280Mi",
+            f"{RUNTIME}.image": "embedserve-runtime:test-cuda",
+            f"{RUNTIME}.resources": {
+                "limits": {"nvidia.com/gpu": 1},
+                "requests": {"cpu": 8, "nvidia.com/gpu": 1},
+            },
+            f"{POD}.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        },
     ),
     Case(
         "pods of class turing go to their capability and load in its precision",
