@@ -57,10 +57,10 @@ def measure_requests(seconds: float, connections: int) -> None:
             latencies = uvloop.run(load(server.port, path, body, connections, seconds))
             took = time.perf_counter() - started
             cpu = server.cpu_seconds() - before
-            marks = statistics.quantiles(latencies, n=100)
+            percentiles = statistics.quantiles(latencies, n=100)
             print(
                 f"{name}: {len(latencies) / cpu:,.0f} requests/s per core ({len(latencies) / took:,.0f}/s here), "
-                f"p50 {marks[49] * 1e3:.2f} ms, p99 {marks[98] * 1e3:.2f} ms"
+                f"p50 {percentiles[49] * 1e3:.2f} ms, p99 {percentiles[98] * 1e3:.2f} ms"
             )
 
 

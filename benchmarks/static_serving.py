@@ -59,9 +59,9 @@ def milliseconds(server: Running, path: str, bodies: Sequence[bytes], requests: 
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         answer.read()
-    taken = server.running_seconds() - before
+    cpu_seconds = server.running_seconds() - before
     connection.close()
-    return taken * 1e3 / requests
+    return cpu_seconds * 1e3 / requests
 
 
 def compare(name: str, model: Path, other: Path, rounds: int, requests: int) -> None:
@@ -69,13 +69,13 @@ def compare(name: str, model: Path, other: Path, rounds: int, requests: int) -> 
     with running([server_of(other, model), server_of(REPOSITORY, model)]) as servers:
         for size in SIZES:
             for form, (path, bodies) in bodies_of(size, texts).items():
-                taken: list[list[float]] = [[] for _ in servers]
+                milliseconds_of: list[list[float]] = [[] for _ in servers]
                 for server in servers:
                     milliseconds(server, path, bodies, BATCHES)
                 for _ in range(rounds):
-                    for server, own in zip(servers, taken, strict=True):
+                    for server, own in zip(servers, milliseconds_of, strict=True):
                         own.append(milliseconds(server, path, bodies, requests))
-                theirs, this = map(statistics.median, taken)
+                theirs, this = map(statistics.median, milliseconds_of)
                 print(
                     f"{name:10}{size:4} texts, {form:8} {theirs:7.2f} ms there {this:7.2f} ms here "
                     f"({this / theirs:.2f} x)",
@@ -88,11 +88,11 @@ def main() -> None:
     parser.add_argument("--against", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=20)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "0"
     with tempfile.TemporaryDirectory() as folder:
         for name, model in (("Unigram", model2vec_folder()), ("WordPiece", wordpiece_model(Path(folder)))):
-            compare(name, model, chosen.against.resolve(), chosen.rounds, chosen.requests)
+            compare(name, model, options.against.resolve(), options.rounds, options.requests)
 
 
 if __name__ == "__main__":

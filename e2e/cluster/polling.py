@@ -24,5 +24,7 @@ def wait_until(
     while not met():
         if time.monotonic() >= deadline:
             reason = why_not()
-            raise ClusterError(f"{what}: not so after {timeout_s:.0f} s" + (f"\n{reason}" if reason else ""))
+            raise ClusterError(
+                f"{what}: did not happen within {timeout_s:.0f} s" + (f"\n{reason}" if reason else "")
+            )
         time.sleep(every_s)

@@ -48,12 +48,12 @@ class Reference:
     def _run(self, text: str) -> tuple[FloatArray, Mapping[int, float]]:
         ids = self.built.tokenizer(text, truncation=True, max_length=MAX_LENGTH)["input_ids"]
         with torch.no_grad():
-            made = self.built.model(torch.tensor([ids]), output_hidden_states=True)
+            outputs = self.built.model(torch.tensor([ids]), output_hidden_states=True)
         weights: dict[int, float] = {}
-        for token, weight in zip(ids, torch.relu(made.logits)[0, :, 0].tolist(), strict=True):
+        for token, weight in zip(ids, torch.relu(outputs.logits)[0, :, 0].tolist(), strict=True):
             if token not in SPECIAL_IDS and weight > weights.get(token, 0):
                 weights[token] = weight
-        state: FloatArray = made.hidden_states[-1][0, 0].numpy()
+        state: FloatArray = outputs.hidden_states[-1][0, 0].numpy()
         return state, weights
 
     def dense(self, dimension: int) -> FloatArray:
@@ -91,12 +91,12 @@ def open_runner(built: Built, engine: str = "onnx", **model: object) -> Runner:
     return load_runner(load_config(flags={"model": settings, "engine": {"kind": engine, "threads": 2}}))
 
 
-def check_sparse(found: Sequence[SparseVector], reference: Reference) -> None:
-    assert len(found) == len(reference.outputs)
-    for vector, (_, weights) in zip(found, reference.outputs, strict=True):
+def check_sparse(vectors: Sequence[SparseVector], reference: Reference) -> None:
+    assert len(vectors) == len(reference.outputs)
+    for vector, (_, weights) in zip(vectors, reference.outputs, strict=True):
         assert vector.indices.tolist() == sorted(weights)
-        wanted = np.array([weights[token] for token in sorted(weights)], dtype=np.float32)
-        np.testing.assert_allclose(vector.values, wanted, atol=FP32_MAX_ABS_DIFF)
+        want = np.array([weights[token] for token in sorted(weights)], dtype=np.float32)
+        np.testing.assert_allclose(vector.values, want, atol=FP32_MAX_ABS_DIFF)
 
 
 @pytest.mark.parametrize("texts", [40, pytest.param(500, marks=pytest.mark.thorough)])
@@ -108,24 +108,24 @@ def test_dense_and_sparse_of_one_forward_equal_transformers(built: Built, texts:
         dense: list[FloatArray] = []
         sparse: list[SparseVector] = []
         for start in range(0, len(tokens), 50):
-            made = runner.run(
+            outputs = runner.run(
                 PackedBatch.pack(tokens[start : start + 50]), OutputKind.DENSE | OutputKind.SPARSE
             )
-            assert made.dense is not None
-            assert made.sparse is not None
-            dense.append(normalize(np.ascontiguousarray(made.dense[:, :DIMENSION])))
-            sparse += made.sparse
+            assert outputs.dense is not None
+            assert outputs.sparse is not None
+            dense.append(normalize(np.ascontiguousarray(outputs.dense[:, :DIMENSION])))
+            sparse += outputs.sparse
         assert np.abs(np.concatenate(dense) - reference.dense(DIMENSION)).max() <= FP32_MAX_ABS_DIFF
         check_sparse(sparse, reference)
         entries = sum(len(vector.indices) for vector in sparse)
-        assert len(sparse) < entries < sum(len(set(map(int, one))) for one in tokens)
+        assert len(sparse) < entries < sum(len(set(map(int, ids))) for ids in tokens)
 
 
 def test_both_layouts_are_one_model(first: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
     own = build_gte_multilingual(tmp_path_factory.mktemp("own"), "gte")
-    one, other = (open_runner(one).card for one in (first, own))
-    assert one.token_heads == other.token_heads
-    assert (one.pipeline, one.outputs) == (other.pipeline, other.outputs)
+    new, gte = (open_runner(model).card for model in (first, own))
+    assert new.token_heads == gte.token_heads
+    assert (new.pipeline, new.outputs) == (gte.pipeline, gte.outputs)
 
 
 def test_sentence_transformers_files_change_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -202,8 +202,8 @@ async def test_grpc_gives_both_of_one_forward(first: Built) -> None:
     assert runs == 1
     dense = np.frombuffer(answer.dense.values, dtype="<f4").reshape(len(FEW), DIMENSION)
     assert np.abs(dense - reference.dense(DIMENSION)).max() <= FP32_MAX_ABS_DIFF
-    found = [
-        SparseVector(np.frombuffer(one.indices, dtype="<i4"), np.frombuffer(one.values, dtype="<f4"))
-        for one in answer.sparse
+    vectors = [
+        SparseVector(np.frombuffer(row.indices, dtype="<i4"), np.frombuffer(row.values, dtype="<f4"))
+        for row in answer.sparse
     ]
-    check_sparse(found, reference)
+    check_sparse(vectors, reference)

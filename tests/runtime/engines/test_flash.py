@@ -84,9 +84,7 @@ def by_hand(
     assert max_seqlen_q == max_seqlen_k == int(cu_seqlens_q.diff().max())
     out = torch.empty_like(query)
     for start, end in pairwise(cu_seqlens_q.tolist()):
-        queries, keys, values = (
-            values_of_all[start:end].transpose(0, 1) for values_of_all in (query, key, value)
-        )
+        queries, keys, values = (packed[start:end].transpose(0, 1) for packed in (query, key, value))
         attended = functional.scaled_dot_product_attention(
             queries, keys, values, is_causal=causal, scale=softmax_scale, enable_gqa=True
         )

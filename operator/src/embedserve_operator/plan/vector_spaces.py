@@ -1,9 +1,9 @@
 """Finds vector spaces: which one a revision makes, which ones were served before, and which
 revisions of those are retained.
 
-All of it is found again in each pass, from what pods and Deployments say; the published status only adds what
-nobody else knows any more. So an operator that dies between any two writes, and a status that is lost, leave nothing
-behind that the next pass does not find.
+Each pass finds all of it anew from what pods and Deployments say; the published status only adds what is recorded
+nowhere else. So the next pass finds everything again after an operator died between any two writes, or a status was
+lost.
 """
 
 from __future__ import annotations

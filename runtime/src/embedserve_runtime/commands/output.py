@@ -42,7 +42,7 @@ class _OutputFile(io.FileIO):
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """Within the context, standard output can be written to in any locale; at its end all of it is written.
+    """Make standard output writable in any locale within the context, at whose end all of it is written.
 
     Raises OutputFailed where that is not possible.
     """

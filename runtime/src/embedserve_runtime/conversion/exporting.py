@@ -47,8 +47,8 @@ TOKENS = 2048
 BATCH = 8
 
 
-def export(config: RuntimeConfig, located: LocatedModel, read: ModelFolder) -> str:
-    """Publish the export in the store and return its name. read: the model's folder.
+def export(config: RuntimeConfig, located: LocatedModel, source: ModelFolder) -> str:
+    """Publish the export in the store and return its name. source: the model's folder.
 
     Raises ConfigError, ModelError and VolumeError.
     """
@@ -56,17 +56,17 @@ def export(config: RuntimeConfig, located: LocatedModel, read: ModelFolder) -> s
         raise UnsupportedArchitecture(
             f"{config.model.source_name} is of no family that is run here; {ADVICE}"
         )
-    folder = read_layout(read.files, read.routes.documents).modules.transformer
+    folder = read_layout(source.files, source.routes.documents).modules.transformer
     encoder_files, checkpoint = (
-        read.files.enter_folder(folder),
+        source.files.enter_folder(folder),
         ModelTensors(located.folder).open_checkpoint(folder),
     )
-    gives = LOGITS if read_graph_config(encoder_files).classifies else HIDDEN
-    missing = sorted({*config.onnx.outputs} - {gives})
+    output = LOGITS if read_graph_config(encoder_files).classifies else HIDDEN
+    missing = sorted({*config.onnx.outputs} - {output})
     if missing:
         raise ConfigError(
             f"onnx.outputs: {', '.join(missing)} cannot be written for {config.model.source_name}, which torch exports "
-            f"with {gives} alone"
+            f"with {output} alone"
         )
     if config.onnx.precision not in ("auto", (PLAIN,)):
         log.warning("onnx.precision is not used: what torch exports runs in float32")
@@ -113,10 +113,9 @@ def _sample_texts(encoder_files: ModelFiles, max_length: int) -> list[Int32Array
     tokenizer = parse_tokenizer(encoder_files.require(TOKENIZER_FILE))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length)
-    read = [
-        np.array(encoding.ids, dtype=np.int32) for encoding in tokenizer.encode_batch(read_parity_texts())
-    ]
-    return [read[number] for number in choose_evenly([*map(len, read)], TOKENS)]
+    encodings = tokenizer.encode_batch(read_parity_texts())
+    texts = [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+    return [texts[number] for number in choose_evenly([*map(len, texts)], TOKENS)]
 
 
 def _run(engine: BundledOnnxEngine, texts: list[Int32Array], *, whole_rows: bool) -> list[FloatArray]:

@@ -81,7 +81,8 @@ def _build_clients(server: ServerSettings) -> ClientIdentifier:
 
 
 def _json_bounds(batching: BatchingSettings) -> JsonBounds:
-    """No more could wait in the queue, as texts or as token ids, and of these no more than are parsed at once.
+    """Return the bounds of JSON bodies: no more than could wait in the queue, as texts or as token ids, and of these no
+    more than are parsed at once.
 
     An input is one array of token ids, and has two more where it has a span; other fields have values and arrays too.
     """

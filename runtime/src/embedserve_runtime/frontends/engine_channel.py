@@ -52,7 +52,7 @@ class EngineChannel:
     to `observer`."""
 
     def __init__(self, observer: Observer, metrics_page: Callable[[], bytes]) -> None:
-        """Listens, in a folder that only this user can enter. Raises FrontEndFailure."""
+        """Listen in a folder that only this user can enter. Raises FrontEndFailure."""
         self._observer = observer
         self._metrics_page = metrics_page
         self._dispatcher: Dispatcher | None = None

@@ -239,7 +239,7 @@ def _check_shape(marks: Int32Array | BoolArray | None, shape: tuple[int]) -> Non
 
 
 def _request_errors() -> dict[str, type[EmbedserveError]]:
-    """Error classes by reason. All but Overloaded and its subclasses are constructed from a message alone."""
+    """Return error classes by reason. All but Overloaded and its subclasses are constructed from a message alone."""
     classes: dict[str, type[EmbedserveError]] = {}
     waiting: list[type[EmbedserveError]] = [RequestError]
     while waiting:

@@ -23,7 +23,7 @@ class _Pickler(pickle.Pickler):
 
 
 def to_pickle(value: FrontEndSettings | ServerStatus | LoadedModel) -> bytes:
-    """Only ever read by a front end from the process that has started it, never the other way round."""
+    """Pickle a value, which a front end reads from the process that has started it, never the other way round."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return buffer.getvalue()

@@ -184,7 +184,7 @@ def _list_indexed_files(index: Path) -> list[Path]:
 
 
 def resolve(encoder: Encoder, checkpoint: StoredTensors) -> Mapping[str, TensorSource]:
-    """Our parameter name -> where the checkpoint keeps it, for every parameter of the description.
+    """Map our parameter names to where the checkpoint keeps them, for every parameter of the description.
 
     Raises ModelInvalid naming every parameter that the checkpoint lacks.
     """

@@ -288,7 +288,7 @@ def _find_length_limit(tokenizer: TokenizerConfig) -> int | None:
 
 
 def _read_pooling(file: ModelFile) -> tuple[tuple[Pooling, ...], bool]:
-    """Pooling modes, and whether the tokens of a prompt are pooled."""
+    """Read the pooling modes, and whether the tokens of a prompt are pooled."""
     config = file.parse(PoolingConfig)
     if config.pooling_mode is not None:
         modes = [config.pooling_mode] if isinstance(config.pooling_mode, str) else config.pooling_mode

@@ -56,7 +56,8 @@ class RotaryConfig(FileModel):
     rope_parameters: RopeParameters | None = None
 
     def describe_rotary(self, path: Path, head_size: int, default_theta: float) -> Rotary:
-        """Source of the precedence: `RotaryEmbeddingConfigMixin.convert_rope_params_to_dict` of transformers."""
+        """Describe the rotary positions of a layer. Source of the precedence:
+        `RotaryEmbeddingConfigMixin.convert_rope_params_to_dict` of transformers."""
         parameters = self.rope_scaling or self.rope_parameters or RopeParameters()
         settings = parameters.model_copy(
             update={
@@ -138,7 +139,7 @@ def _compute_powers(base: float, dimensions: int) -> Frequencies:
 def compute_ntk_frequencies(
     base: float, dimensions: int, factor: float, mixed_b: float | None
 ) -> Frequencies:
-    """Fixed NTK scaling, or mixed with exponent `mixed_b`.
+    """Compute frequencies with fixed NTK scaling, or mixed with exponent `mixed_b`.
 
     Source: `NTKScalingRotaryEmbedding` of the repository Alibaba-NLP/new-impl, equations (6), (10), (12) and (13) of
     https://kexue.fm/archives/9706. With a factor of 1 or less that code never leaves the plain frequencies.
@@ -165,7 +166,7 @@ def _compute_proportional(settings: RopeParameters, base: float, dimensions: int
 def _compute_yarn(
     settings: RopeParameters, base: float, dimensions: int, max_positions: int
 ) -> tuple[Frequencies, float]:
-    """YaRN (https://arxiv.org/abs/2309.00071): (frequencies, factor of cos and sin)."""
+    """Compute YaRN (https://arxiv.org/abs/2309.00071): (frequencies, factor of cos and sin)."""
     original = settings.original_max_position_embeddings or max_positions
     factor = settings.factor if settings.factor is not None else max_positions / original
 
@@ -201,7 +202,7 @@ def _compute_yarn_attention_factor(settings: RopeParameters, factor: float) -> f
 def _compute_llama3(
     path: Path, settings: RopeParameters, base: float, dimensions: int, max_positions: int
 ) -> Frequencies:
-    """Llama 3.1: short waves kept, long ones divided by the factor, in between interpolated."""
+    """Compute the frequencies of Llama 3.1: short waves stay, long ones are divided, others interpolated."""
     original = settings.original_max_position_embeddings or max_positions
     factor = np.float32(_read_number(path, settings, "factor"))
     low, high = (

@@ -182,7 +182,7 @@ def _check(
 
 
 def _find_unknown_token(tokenizer: Tokenizer, module_files: ModelFiles) -> int | None:
-    """Unigram names the id, the others the token."""
+    """Find the unknown token: Unigram names its id, the others the token."""
     token = getattr(tokenizer.model, "unk_token", None)
     if token is not None:
         token_id: int | None = tokenizer.token_to_id(token)

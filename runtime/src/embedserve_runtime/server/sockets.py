@@ -51,7 +51,7 @@ def bind_further_ports(first: Ports, count: int) -> list[Ports]:
 
 
 def bind(host: str, port: int, count: int = 1, *, grows: bool = False) -> list[socket.socket]:
-    """Listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
+    """Bind listening sockets on one port; the kernel spreads connections over several by a hash of their addresses.
 
     grows: further sockets join them later. Raises ConfigError.
     """

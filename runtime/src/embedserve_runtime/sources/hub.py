@@ -131,7 +131,7 @@ def _access_error(settings: ModelSettings, status: int) -> ModelAccessDenied:
 
 
 def _describe_file(sibling: RepoSibling) -> RemoteFile:
-    """Large files have a SHA-256, the others git's name of their content; a mirror may tell neither."""
+    """Describe a file. Large ones have a SHA-256, others git's name of their content; a mirror may tell neither."""
     if sibling.lfs is not None:
         return RemoteFile(sibling.rfilename, sibling.lfs.size, ExpectedHash("sha256", sibling.lfs.sha256))
     check = ExpectedHash("git", sibling.blob_id) if sibling.blob_id else None

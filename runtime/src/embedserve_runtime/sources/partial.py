@@ -56,7 +56,7 @@ class PartialFile:
     thread."""
 
     def __init__(self, folder: Path, file: RemoteFile) -> None:
-        """Goes on from what an earlier process left in `folder`, if that was of the same content."""
+        """Go on from what an earlier process left in `folder`, if that was of the same content."""
         self.file = file
         self.path = folder / CONTENT / file.path
         self.size = file.size

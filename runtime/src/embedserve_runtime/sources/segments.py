@@ -30,10 +30,10 @@ class ProgressCallbacks(Protocol):
     """Receives the progress of a file."""
 
     def on_ranges_supported(self, partial: PartialFile, first: FileSegment) -> None:
-        """Called when the source answers ranges of this file, so that its other segments can be requested too."""
+        """Note that the source answers ranges of this file, so that its other segments can be requested too."""
 
     def on_bytes_written(self, partial: PartialFile) -> None:
-        """More of the file can be hashed."""
+        """Note that more of the file can be hashed."""
 
 
 class _RetryableResponse(Exception):

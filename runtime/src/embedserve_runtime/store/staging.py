@@ -184,7 +184,7 @@ def _measure_silence_s(folder: Path) -> float:
 
 
 def _count_bytes(folder: Path) -> int:
-    """Another writer may be taking them in this moment: what is gone counts for nothing."""
+    """Count the bytes of a folder. Another writer may be taking files at this moment: those do not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -17,7 +17,7 @@ class LengthLimit:
     """
 
     def __init__(self, backend: TokenizerBackend, max_length: int) -> None:
-        """Raises ConfigError where the length leaves no room for a text."""
+        """Compute the room for text. Raises ConfigError where the length leaves none."""
         self._backend = backend
         self._head, self._tail = backend.head, backend.tail
         self.max_length = max_length

@@ -66,7 +66,7 @@ class TextTokenizer:
         pair_types: bool = False,
         table: TableTexts = NO_TABLE,
     ) -> None:
-        """Takes the tokenizer over: nobody else may change it afterwards.
+        """Take ownership of the tokenizer, which must not be changed afterwards.
 
         vocabulary_size: rows of the model's word embeddings, which id arrays are checked against.
         pair_types: whether the encoder takes token types, which say which text of a pair a token belongs to.

@@ -1,5 +1,5 @@
 """Self-attention over packed tokens, before its output product: the fused QKV product, query/key norms and
-rotary positions on packed tokens, then calls of attention for sequences of one length (`calls`).
+rotary positions on packed tokens, then calls of attention for sequences of one length (`attention_calls`).
 
 Everything that depends only on the distance between query and key (causal order, window, ALiBi, learned relative
 bias) is one table (`model.relative.compute_distance_table`). What the longest sequences of a batch need of it is
@@ -32,7 +32,7 @@ from embedserve_runtime.model.relative import compute_distance_table
 
 
 def write_attention(parts: Parts, hidden: str, layer: Attention, max_positions: int, name: str) -> str:
-    """Packed (tokens, hidden) to packed (tokens, heads x head_size), before the output product."""
+    """Write attention before its output product, packed (tokens, hidden) to packed (tokens, heads x head_size)."""
     heads = _write_heads(parts, hidden, layer, max_positions, name)
     table = _add_distance_table(parts, layer, max_positions)
     positions = build_position_terms(parts, layer, max_positions, name)
@@ -88,15 +88,15 @@ def _write_head_norm(parts: Parts, value: str, layer: Attention, name: str) -> s
 
 
 def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, max_positions: int) -> str:
-    """Packed (tokens, heads x head_size). Each token is a batch of one, since the operator's own limit on the
-    sequence axis is the length of the table, which a packed batch may exceed."""
+    """Write the rotation of packed (tokens, heads x head_size). Each token is a batch of one, since the operator's own
+    limit on the sequence axis is the length of the table, which a packed batch may exceed."""
     frequencies = np.array(rotary.inverse_frequencies, dtype=np.float32)
     angles = np.arange(max_positions, dtype=np.float32)[:, None] * frequencies
     key = f"rotary:{hashlib.sha256(angles.tobytes()).hexdigest()[:16]}:{rotary.scaling}"
     scaling = np.float32(rotary.scaling)
     cos = graph.add_constant(f"{key}:cos", np.cos(angles) * scaling)
     sin = graph.add_constant(f"{key}:sin", np.sin(angles) * scaling)
-    turned = graph.add(
+    rotated = graph.add(
         "RotaryEmbedding",
         graph.add("Unsqueeze", value, graph.add_integers(1)),
         graph.add("Unsqueeze", "positions", graph.add_integers(1)),
@@ -105,7 +105,7 @@ def _write_rotation(graph: GraphWriter, value: str, rotary: Rotary, heads: int, 
         num_heads=heads,
         rotary_embedding_dim=2 * len(frequencies),
     )
-    return graph.add("Squeeze", turned, graph.add_integers(1))
+    return graph.add("Squeeze", rotated, graph.add_integers(1))
 
 
 def _write_repeated_heads(graph: GraphWriter, value: str, layer: Attention) -> str:
@@ -132,9 +132,9 @@ def _add_distance_table(parts: Parts, layer: Attention, max_positions: int) -> D
 
 
 def _write_distance_block(graph: GraphWriter, table: DistanceTable) -> str:
-    """(1, heads or 1, longest, longest): what the table has for the longest sequences of the batch that are not
-    attended in blocks. That of a shorter one is its corner. Equal nodes of several layers are one after ONNX Runtime's
-    own clean-up."""
+    """Write the part of the table, (1, heads or 1, longest, longest), for the longest sequences of the batch that are
+    not attended in blocks. That of a shorter one is its corner. Equal nodes of several layers are one after ONNX
+    Runtime's own clean-up."""
     lengths = graph.add("Gather", "shapes", graph.add_scalar(1), axis=1)
     longest = graph.add("ReduceMax", lengths, keepdims=0)
     longest = graph.add("Min", longest, graph.add_scalar(MAX_TOKENS_IN_ONE_TABLE))

@@ -1,8 +1,8 @@
 """Adds calls of attention on packed queries, keys and values: one for each group of sequences of one length.
 
-Groups are consecutive in the batch (`grouping.EqualGroups`), so their results end to end are packed again. A batch of
-one group, as a lone text is, takes all rows as they are; several groups go through a loop, whose own work is a
-seventh of a short text's.
+Groups are consecutive in the batch (`forward.grouping.EqualGroups`), so their results end to end are packed again. A
+batch of one group, as a lone text is, takes all rows as they are; several groups go through a loop, whose own work is
+a seventh of a short text's.
 """
 
 from __future__ import annotations

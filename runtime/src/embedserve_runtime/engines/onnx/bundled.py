@@ -76,7 +76,7 @@ class BundledOnnxEngine:
     def run_states(
         self, batch: PackedBatch, *, hidden: bool, weights: bool
     ) -> tuple[FloatArray | None, FloatArray | None]:
-        """Hidden states and weights of tokens, as `run` gives them."""
+        """Return hidden states and weights of tokens, as `run` gives them."""
         outputs = self.run(batch, hidden=hidden, weights=weights)
         return outputs.hidden, outputs.weights
 

@@ -96,7 +96,7 @@ class DisentangledTerms:
         return terms[0] if len(terms) == 1 else body.add("Add", *terms)
 
     def _write_products(self, body: GraphWriter, values: str, term: Term) -> str:
-        """(1, n, heads x head_size) to (1, heads, n x rows of the table)."""
+        """Write the products with the table, (1, n, heads x head_size) to (1, heads, n x rows of the table)."""
         attention = self.attention
         split = body.add("Reshape", values, body.add_integers(0, 0, attention.heads, attention.head_size))
         heads = body.add("Transpose", split, perm=[0, 2, 1, 3])

@@ -132,7 +132,7 @@ def _write_encoder(parts: Parts, encoder: Encoder) -> str:
 
 
 def _write_post_norm_layer(parts: Parts, hidden: str, layer: Layer, encoder: Encoder, name: str) -> str:
-    """Input to output of a layer whose norms stand after the addition."""
+    """Write a layer whose norms stand after the addition."""
     branch = _write_attention_branch(parts, hidden, layer, encoder, name)
     if layer.inner_norm:
         branch, _ = parts.add_and_norm(branch, hidden, layer.norm, f"{name}.attention.inner_norm")

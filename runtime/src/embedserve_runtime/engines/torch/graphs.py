@@ -290,7 +290,7 @@ class Graphs:
         min_concurrent_batch_tokens: int = MIN_CONCURRENT_BATCH_TOKENS,
         max_concurrent_batch_tokens: int = MAX_TOKENS,
     ) -> None:
-        """Capture, within the share of memory: what has no graph runs without.
+        """Capture graphs within the share of memory; what has no graph runs without.
 
         max_positions: `Encoder.max_positions`. min_concurrent_batch_tokens, max_concurrent_batch_tokens: bounds of the
         tokens of the graphs that are captured on the second stream as well.

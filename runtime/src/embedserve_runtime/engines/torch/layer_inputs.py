@@ -35,6 +35,7 @@ class PackedLayerInput:
         self._factor = parameters.load_tensor(f"{name}.factor")
 
     def __call__(self, output: Tensor, layer_input: Tensor) -> Tensor:
-        """output: of attention and MLP, (tokens, hidden). layer_input: (tokens, width)."""
+        """Mix the layer input into the output of attention and MLP. output: (tokens, hidden). layer_input: (tokens,
+        width)."""
         mixed = self._projection(self._activate(self._gate(output)) * layer_input)
         return (output + self._norm(mixed)) * self._factor

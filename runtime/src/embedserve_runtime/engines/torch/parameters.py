@@ -72,7 +72,7 @@ class Parameters:
         )
 
     def load_stacked(self, names: Sequence[str]) -> Tensor:
-        """Several parameters joined along the first axis: one wide product is faster than several."""
+        """Load several parameters joined along the first axis: one wide product is faster than several."""
         if len(names) == 1:
             return self.load_tensor(names[0])
         arrays = [self._weights.read_tensor(name) for name in names]

@@ -34,7 +34,7 @@ from embedserve_runtime.model.hf_files.transformers import ModelTypeConfig
 
 
 def _describe_bert_or_jina(file: ModelFile) -> Encoder:
-    """JinaBERT's config.json also says "bert"."""
+    """Describe an encoder of type "bert", which JinaBERT's config.json also says."""
     return jina.describe(file) if jina.is_jina(file) else bert.describe(file)
 
 

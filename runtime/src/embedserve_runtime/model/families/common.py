@@ -52,8 +52,8 @@ def compute_head_size(path: Path, hidden_size: int, heads: int) -> int:
 
 
 def describe_attention(path: Path, hidden_size: int, heads: int, *, bias: bool = True) -> Attention:
-    """BERT's attention: each head has keys and values of its own, and its scores are divided by the root of its size.
-    Raises UnsupportedArchitecture when the heads do not share the hidden size evenly."""
+    """Describe BERT's attention: each head has keys and values of its own, and its scores are divided by the root of
+    its size. Raises UnsupportedArchitecture when the heads do not share the hidden size evenly."""
     return describe_attention_of_size(compute_head_size(path, hidden_size, heads), heads, bias=bias)
 
 
@@ -75,7 +75,7 @@ def layer_norm(eps: float) -> Norm:
 
 
 def describe_post_norm_layer(attention: Attention, mlp: Mlp | Experts, norm: Norm) -> Layer:
-    """BERT's layer: both norms after the addition."""
+    """Describe BERT's layer, with both norms after the addition."""
     return Layer(attention, mlp, NormPlacement.POST, norm)
 
 
@@ -84,7 +84,7 @@ def map_tensor(ours: str, *theirs: str) -> Sources:
 
 
 def map_linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose: bool = False) -> Sources:
-    """Weight and bias of a product; with `parts`, one of the equal row blocks of a fused one."""
+    """Map the weight and bias of a product; with `parts`, one of the equal row blocks of a fused one."""
     return {
         f"{ours}.weight": tuple(TensorSource(f"{name}.weight", part, parts, transpose) for name in theirs),
         f"{ours}.bias": tuple(TensorSource(f"{name}.bias", part, parts) for name in theirs),
@@ -92,7 +92,7 @@ def map_linear(ours: str, *theirs: str, part: int = 0, parts: int = 1, transpose
 
 
 def map_norm(ours: str, *theirs: str) -> Sources:
-    """Weight and bias of a norm, in the spelling of today (weight, bias) and in that of old ones (gamma, beta)."""
+    """Map the weight and bias of a norm, spelled as today (weight, bias) or as in old checkpoints (gamma, beta)."""
     return {
         f"{ours}.weight": tuple(
             TensorSource(f"{name}.{part}") for name in theirs for part in ("weight", "gamma")

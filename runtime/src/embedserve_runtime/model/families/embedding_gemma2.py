@@ -85,7 +85,7 @@ class EmbeddingGemma2Config(LayerTypesConfig):
         return [*check_layer_types(path, types, self.num_hidden_layers)[:-1], FULL]
 
     def find_layer(self, number: int, kind: str) -> tuple[int, int]:
-        """Size of a layer's heads, and how many keys and values it has."""
+        """Find the size of a layer's heads, and how many keys and values it has."""
         size, kv_heads = self.head_dim, self.num_key_value_heads
         if self.per_layer_config is None:
             return (

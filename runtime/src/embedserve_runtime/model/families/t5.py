@@ -105,7 +105,7 @@ def describe(file: ModelFile) -> Encoder:
 
 
 def _describe_mlp(path: Path, config: T5Config) -> Mlp:
-    """Source: `T5Config.__post_init__`: "relu", "gated-gelu" and the like."""
+    """Describe the MLP by `feed_forward_proj`: "relu", "gated-gelu" and the like. Source: `T5Config.__post_init__`."""
     gate, _, name = config.feed_forward_proj.rpartition("-")
     if gate not in ("", "gated"):
         raise unsupported_error(path, "feed_forward_proj", config.feed_forward_proj)

@@ -102,7 +102,7 @@ def _describe_decoder(source: HeadSource, labels: int) -> Shape:
 
 
 def _describe_bidirectional_llama(source: HeadSource, labels: int) -> Shape:
-    """NVIDIA's class: config.json names the pooling, and a temperature that logits are divided by."""
+    """Describe NVIDIA's class: config.json names the pooling, and a temperature that logits are divided by."""
     layer = describe_layer(source.hidden, labels, "score", bias=False)
     return find_own_pooling(source) or Pooling.MEAN, (replace(layer, divisor=source.config.temperature),)
 

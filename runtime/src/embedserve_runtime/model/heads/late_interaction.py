@@ -143,7 +143,7 @@ def _describe_interaction(files: ModelFiles, layout: ModelLayout, pylate: PyLate
 
 
 def _join_prompt(prompts: Mapping[str, str], prefix: str, names: Sequence[str]) -> str:
-    """PyLate keeps the marker apart from the prompt that follows it."""
+    """Join a marker and a prompt, which PyLate keeps apart."""
     prompt = next((prompts[name] for name in names if name in prompts), "")
     return prefix + prompt.removeprefix(prefix)
 

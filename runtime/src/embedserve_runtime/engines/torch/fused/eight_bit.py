@@ -104,7 +104,7 @@ class EightBitProduct:
         return out
 
     def shift(self, by: Tensor) -> None:
-        """Adds to the bias, (columns,)."""
+        """Add to the bias, (columns,)."""
         assert self._bias is not None  # who shifts has made one
         self._bias += by
 

@@ -47,8 +47,8 @@ class FlashTiming:
 
 
 def choose_flash_length(timings: Sequence[FlashTiming]) -> int | None:
-    """The shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it is
-    not at the longest, or where its values are not ours."""
+    """Choose the shortest length from which on flash-attn-4 is faster at every longer one that was timed, None where it
+    is not at the longest, or where its values are not ours."""
     if any(not timing.cosine >= MIN_COSINE for timing in timings):
         return None
     shortest = None

@@ -151,7 +151,8 @@ def apply_rotary(
     rotary: RotaryTable | None,
     norms: tuple[Normalization, Normalization] | None,
 ) -> None:
-    """Norm of each head and rotary positions, in place, on the queries and keys of (tokens, all heads * head size).
+    """Apply the norm of each head and rotary positions, in place, to the queries and keys of (tokens, all heads * head
+    size).
 
     heads: of queries and of keys. norms: likewise.
     """
@@ -185,7 +186,7 @@ def apply_rotary(
 
 
 def pool(hidden: Tensor, batch: DeviceBatch, pooling: Pooling, into: Tensor, column: int) -> None:
-    """One row a sequence, float32, written into columns `column` ... of `into` (sequences, columns)."""
+    """Pool one row a sequence, float32, into columns `column` ... of `into` (sequences, columns)."""
     width, block = hidden.shape[1], 32
     kernel: Callable[..., object] = rows.pool[(batch.sequences, triton.cdiv(width, block))]
     kernel(

@@ -50,7 +50,7 @@ class SharedTables:
         return FusedAttention(description, self.parameters, positions, flash=flash, dtype=dtype)
 
     def _get_table(self, description: Attention) -> Tensor | None:
-        """Learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
+        """Return the learned bias by distance. ALiBi, causal order and windows the kernel computes by itself."""
         scheme = description.distance_bias
         if not isinstance(scheme, RelativeBuckets):
             return None

@@ -32,7 +32,8 @@ class EightBit(StrEnum):
     INT8 = "int8"
 
 
-# Of the cards' own units: Turing's integers are left out with Triton, e4m3 begins with Ada.
+# The first compute capability whose tensor cores multiply these numbers. Turing multiplies int8 too, and is without
+# Triton's kernels.
 FIRST_OF_EIGHT_BIT = {EightBit.FP8: (8, 9), EightBit.INT8: (8, 0)}
 
 
