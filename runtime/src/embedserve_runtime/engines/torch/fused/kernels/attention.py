@@ -56,9 +56,105 @@ def attend(
     last = tl.minimum(first + BLOCK_M, tokens) - 1
     query_positions = first + tl.arange(0, BLOCK_M)
     sizes = tl.arange(0, BLOCK_D)
-    real = query_positions < tokens
-    start = tl.load(starts + query_positions, mask=real, other=0)
-    end = tl.load(ends + query_positions, mask=real, other=0)
+    row_mask = query_positions < tokens
+    start, end, low, high, before, whole, blocks = _find_blocks(
+        starts, ends, query_positions, row_mask, first, last, WINDOW=WINDOW, CAUSAL=CAUSAL, BLOCK_N=BLOCK_N
+    )
+    if HEAD_SIZE == BLOCK_D:
+        query_mask = row_mask[:, None]
+    else:
+        query_mask = row_mask[:, None] & (sizes < HEAD_SIZE)[None, :]
+    queries = tl.load(
+        query + query_positions[:, None].to(tl.int64) * query_step + head * HEAD_SIZE + sizes[None, :],
+        mask=query_mask,
+        other=0.0,
+    )
+    key += head // GROUP * HEAD_SIZE
+    value += head // GROUP * HEAD_SIZE
+    slope = 0.0
+    if ALIBI:
+        slope = tl.load(slopes + head) * log2e
+    if TABLE:
+        table += head * table_step + middle
+    if TO_POSITION or TO_CONTENT:
+        row_of += middle
+    if TO_POSITION:
+        content_to_position += head.to(tl.int64) * tokens * rows
+    if TO_CONTENT:
+        position_to_content += head.to(tl.int64) * tokens * rows
+
+    tile = (queries, query_positions, start, end)
+    memory = (key, value, key_step, sizes, high)
+    terms = (slope, table, content_to_position, position_to_content, row_of, rows)
+    scales = (scale * log2e, soft_cap * log2e)
+    maxima = tl.full([BLOCK_M], FLOOR, tl.float32)
+    sums = tl.zeros([BLOCK_M], tl.float32)
+    totals = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    base = low + before * BLOCK_N
+    for block in range(whole):
+        maxima, sums, totals = _attend_block(
+            maxima,
+            sums,
+            totals,
+            block_start=base + block * BLOCK_N,
+            tile=tile,
+            memory=memory,
+            terms=terms,
+            scales=scales,
+            HEAD_SIZE=HEAD_SIZE,
+            CAPPED=CAPPED,
+            ALIBI=ALIBI,
+            TABLE=TABLE,
+            TO_POSITION=TO_POSITION,
+            TO_CONTENT=TO_CONTENT,
+            BLOCK_N=BLOCK_N,
+            BLOCK_D=BLOCK_D,
+            MASKED=False,
+        )
+    for block in range(blocks - whole):
+        maxima, sums, totals = _attend_block(
+            maxima,
+            sums,
+            totals,
+            block_start=low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N),
+            tile=tile,
+            memory=memory,
+            terms=terms,
+            scales=scales,
+            HEAD_SIZE=HEAD_SIZE,
+            CAPPED=CAPPED,
+            ALIBI=ALIBI,
+            TABLE=TABLE,
+            TO_POSITION=TO_POSITION,
+            TO_CONTENT=TO_CONTENT,
+            BLOCK_N=BLOCK_N,
+            BLOCK_D=BLOCK_D,
+            MASKED=True,
+        )
+    at = query_positions[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
+    # The compiler gives each thread as many numbers of all that has one shape. Of e4m3 that would be 16, too many for
+    # keys and values: at 32 x 512 attention took a third longer.
+    at = tl.max_contiguous(at, [1, 8])
+    tl.store(out + at, (totals / sums[:, None]).to(out.dtype.element_ty), mask=query_mask)
+
+
+@triton.jit
+def _find_blocks(
+    starts,
+    ends,
+    query_positions,
+    row_mask,
+    first,  # query of the tile
+    last,
+    WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Return the first and last key (exclusive) that each query sees, and that any of them sees; and of the blocks of
+    keys from there on the number before those that all queries see whole, the number of these, and the number of all.
+    """
+    start = tl.load(starts + query_positions, mask=row_mask, other=0)
+    end = tl.load(ends + query_positions, mask=row_mask, other=0)
 
     # Keys that any query of the tile may see, and those that all of them see.
     low, high = tl.load(starts + first), tl.load(ends + last)
@@ -77,79 +173,19 @@ def attend(
     blocks = tl.cdiv(high - low, BLOCK_N)
     whole = tl.maximum(all_high - low - before * BLOCK_N, 0) // BLOCK_N
     before = tl.minimum(before, blocks)
-
-    if HEAD_SIZE == BLOCK_D:
-        loaded = real[:, None]
-    else:
-        loaded = real[:, None] & (sizes < HEAD_SIZE)[None, :]
-    queries = tl.load(
-        query + query_positions[:, None].to(tl.int64) * query_step + head * HEAD_SIZE + sizes[None, :],
-        mask=loaded,
-        other=0.0,
-    )
-    key += head // GROUP * HEAD_SIZE
-    value += head // GROUP * HEAD_SIZE
-    slope = 0.0
-    if ALIBI:
-        slope = tl.load(slopes + head) * log2e
-    if TABLE:
-        table += head * table_step + middle
-    if TO_POSITION or TO_CONTENT:
-        row_of += middle
-    if TO_POSITION:
-        content_to_position += head.to(tl.int64) * tokens * rows
-    if TO_CONTENT:
-        position_to_content += head.to(tl.int64) * tokens * rows
-
-    maxima = tl.full([BLOCK_M], FLOOR, tl.float32)
-    sums = tl.zeros([BLOCK_M], tl.float32)
-    totals = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    base = low + before * BLOCK_N
-    for block in range(whole):
-        maxima, sums, totals = _attend_block(
-            queries, maxima, sums, totals, base + block * BLOCK_N,
-            key, value, table, content_to_position, position_to_content, row_of,
-            query_positions, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
-            HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, False,
-        )  # fmt: skip
-    for block in range(blocks - whole):
-        block_start = low + block * BLOCK_N + tl.where(block < before, 0, whole * BLOCK_N)
-        maxima, sums, totals = _attend_block(
-            queries, maxima, sums, totals, block_start,
-            key, value, table, content_to_position, position_to_content, row_of,
-            query_positions, start, end, sizes, high, key_step, rows, scale * log2e, slope, soft_cap * log2e,
-            HEAD_SIZE, CAPPED, ALIBI, TABLE, TO_POSITION, TO_CONTENT, BLOCK_N, BLOCK_D, True,
-        )  # fmt: skip
-    at = query_positions[:, None].to(tl.int64) * out_step + head * HEAD_SIZE + sizes[None, :]
-    # The compiler gives each thread as many numbers of all that has one shape. Of e4m3 that would be 16, too many for
-    # keys and values: at 32 x 512 attention took a third longer.
-    at = tl.max_contiguous(at, [1, 8])
-    tl.store(out + at, (totals / sums[:, None]).to(out.dtype.element_ty), mask=loaded)
+    return start, end, low, high, before, whole, blocks
 
 
 @triton.jit
 def _attend_block(
-    queries,
     maxima,
     sums,
     totals,
     block_start,
-    key,
-    value,
-    table,
-    content_to_position,
-    position_to_content,
-    row_of,
-    query_positions,
-    start,
-    end,
-    sizes,
-    high,
-    key_step,
-    rows,
-    scale,
-    slope,
-    soft_cap,
+    tile,  # the queries with their positions, and the first and last key (exclusive) that each may see
+    memory,  # keys and values with their stride, the columns of a head, and the last key of the tile (exclusive)
+    terms,  # what is added to the scores by position: see `attend`
+    scales,  # of the scores and of their cap, in base 2
     HEAD_SIZE: tl.constexpr,
     CAPPED: tl.constexpr,
     ALIBI: tl.constexpr,
@@ -160,8 +196,11 @@ def _attend_block(
     BLOCK_D: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Add one block of keys, from `block_start` on. Each query sees the keys from its `start` to before its `end`.
-    MASKED: some query does not see some key of the block."""
+    """Add one block of keys, from `block_start` on. MASKED: some query does not see some key of the block."""
+    queries, query_positions, start, end = tile
+    key, value, key_step, sizes, high = memory
+    slope, table, content_to_position, position_to_content, row_of, rows = terms
+    scale, soft_cap = scales
     log2e: tl.constexpr = 1.4426950408889634
     key_positions = block_start + tl.arange(0, BLOCK_N)
     # The block's start is a scalar: what each thread adds to it is the same for all blocks.
@@ -169,24 +208,24 @@ def _attend_block(
     value += block_start.to(tl.int64) * key_step
     offsets = tl.arange(0, BLOCK_N)[:, None] * key_step + sizes[None, :]
     if MASKED:
-        loaded = (key_positions < high)[:, None]
+        key_mask = (key_positions < high)[:, None]
         if HEAD_SIZE != BLOCK_D:
-            loaded = loaded & (sizes < HEAD_SIZE)[None, :]
-        keys = tl.load(key + offsets, mask=loaded, other=0.0)
-        values = tl.load(value + offsets, mask=loaded, other=0.0)
+            key_mask = key_mask & (sizes < HEAD_SIZE)[None, :]
+        keys = tl.load(key + offsets, mask=key_mask, other=0.0)
+        values = tl.load(value + offsets, mask=key_mask, other=0.0)
     elif HEAD_SIZE != BLOCK_D:
-        loaded = (sizes < HEAD_SIZE)[None, :]
-        keys = tl.load(key + offsets, mask=loaded, other=0.0)
-        values = tl.load(value + offsets, mask=loaded, other=0.0)
+        key_mask = (sizes < HEAD_SIZE)[None, :]
+        keys = tl.load(key + offsets, mask=key_mask, other=0.0)
+        values = tl.load(value + offsets, mask=key_mask, other=0.0)
     else:
         keys = tl.load(key + offsets)
         values = tl.load(value + offsets)
     scores = tl.dot(queries, tl.trans(keys))
     # Where nothing is added, the scale waits for the subtraction of the maximum: one fused operation does both.
-    late = scale
+    late_scale = scale
     if CAPPED or ALIBI or TABLE or TO_POSITION or TO_CONTENT:
         scores *= scale
-        late = 1.0
+        late_scale = 1.0
     if CAPPED:
         # cap * tanh(x / cap), in base 2 as all scores; an exponential that overflows gives 1.
         powers = tl.exp2(scores * (2.0 * log2e / soft_cap))
@@ -207,10 +246,10 @@ def _attend_block(
             scores += tl.load(position_to_content + at, mask=visible, other=0.0).to(tl.float32) * scale
     if MASKED:
         scores = tl.where(visible, scores, float("-inf"))
-    higher = tl.maximum(maxima, tl.max(scores, 1) * late)
-    weights = tl.exp2(scores * late - higher[:, None])
-    fading = tl.exp2(maxima - higher)
-    sums = sums * fading + tl.sum(weights, 1)
-    totals = totals * fading[:, None]
+    new_maxima = tl.maximum(maxima, tl.max(scores, 1) * late_scale)
+    weights = tl.exp2(scores * late_scale - new_maxima[:, None])
+    correction = tl.exp2(maxima - new_maxima)
+    sums = sums * correction + tl.sum(weights, 1)
+    totals = totals * correction[:, None]
     totals = tl.dot(weights.to(values.dtype), values, totals)
-    return higher, sums, totals
+    return new_maxima, sums, totals
