@@ -41,13 +41,13 @@ class SkinnyDeferredNorm:
 class NormLinear:
     """linear(norm(x)), computed from x and its moments.
 
-    of_scale: float32 (columns,), W times the norm's scale. bias: float32
-    (columns,), b and W times its shift.
+    mean_coefficients: float32 (columns,), W times the norm's scale, which the mean of a row is multiplied by. bias:
+    float32 (columns,), b and W times the norm's shift.
     """
 
     linear: Linear
     norm: Normalization
-    of_scale: Tensor
+    mean_coefficients: Tensor
     bias: Tensor
 
     @classmethod
@@ -94,7 +94,7 @@ def _launch(
     add: Tensor | SkinnyDeferredNorm | None = None,
 ) -> None:
     """Write activation(linear(rows)) + add into `out`, with the moments of its rows where its norm is deferred."""
-    of_norm = linear if isinstance(linear, NormLinear) else None
+    folded = linear if isinstance(linear, NormLinear) else None
     weight = linear.linear.weight if isinstance(linear, NormLinear) else linear.weight
     bias, moments = linear.bias, out.moments if isinstance(out, SkinnyDeferredNorm) else None
     (columns, depth), count = weight.shape, len(rows)
@@ -106,8 +106,8 @@ def _launch(
     kernel(
         values=rows if isinstance(rows, Tensor) else rows.values,
         moments=None if normed is None else normed.moments,
-        scale=None if of_norm is None else of_norm.norm.weight,
-        of_scale=None if of_norm is None else of_norm.of_scale,
+        scale=None if folded is None else folded.norm.weight,
+        mean_coefficients=None if folded is None else folded.mean_coefficients,
         weight=weight,
         bias=bias,
         add=add if added is None else added.values,
@@ -119,9 +119,9 @@ def _launch(
         rows=count,
         columns=columns,
         depth=depth,
-        eps=0.0 if of_norm is None else of_norm.norm.eps,
+        eps=0.0 if folded is None else folded.norm.eps,
         add_eps=0.0 if added is None else added.norm.eps,
-        NORMED=of_norm is not None,
+        NORMED=folded is not None,
         HAS_BIAS=bias is not None,
         ADD=0 if add is None else 1 if added is None else 2,
         SUMS=moments is not None,
