@@ -33,9 +33,9 @@ def fused(a: NDArray[np.float16], b: NDArray[np.float16], c: float) -> NDArray[n
 
 
 def gelu_of_halves(x: NDArray[np.float16]) -> NDArray[np.float16]:
-    from embedserve_runtime.engines.torch.fused.kernels.hopper import SHARE
+    from embedserve_runtime.engines.torch.fused.kernels.hopper import GELU_COEFFICIENTS
 
-    *coefficients, highest = SHARE
+    *coefficients, highest = GELU_COEFFICIENTS
     square, power = x * x, np.full_like(x, highest)
     for coefficient in reversed(coefficients):
         power = fused(power, square, coefficient)
@@ -48,9 +48,9 @@ def gelu(x: NDArray[np.float16]) -> NDArray[np.float64]:
 
 
 def test_the_coefficients_are_numbers_of_float16() -> None:
-    from embedserve_runtime.engines.torch.fused.kernels.hopper import SHARE
+    from embedserve_runtime.engines.torch.fused.kernels.hopper import GELU_COEFFICIENTS
 
-    assert [float(np.float16(coefficient)) for coefficient in SHARE] == list(SHARE)
+    assert [float(np.float16(coefficient)) for coefficient in GELU_COEFFICIENTS] == list(GELU_COEFFICIENTS)
 
 
 def test_the_polynomial_is_gelu_by_erf_to_far_below_the_rounding_to_e4m3() -> None:

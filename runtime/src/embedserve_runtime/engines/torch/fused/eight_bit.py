@@ -108,7 +108,7 @@ class EightBitProduct:
         assert self._bias is not None  # who shifts has made one
         self._bias += by
 
-    def narrow(self, rows: QuantizedRows, kind: EightBit) -> QuantizedRows:
+    def multiply_to_eight_bit(self, rows: QuantizedRows, kind: EightBit) -> QuantizedRows:
         """Return the result in 8 bit again, for the product of `kind` that follows."""
         if kind is EightBit.INT8:
             return QuantizedRows.quantize(self(rows), kind)
@@ -135,7 +135,8 @@ class EightBitProduct:
     def _launch(
         self, values: Tensor, out: Tensor, residual: Tensor | DeferredLayerNorm | None, sides: EightBitSides
     ) -> None:
-        tile, bounds, narrow = self._choose_tile(len(values)), sides.bounds, sides.out_scales is not None
+        tile, bounds = self._choose_tile(len(values)), sides.bounds
+        quantizes_out = sides.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
         # Also where there are fewer tiles: it is compiled in, and each number of programs would be compiled anew.
         programs = tile.together * self._multiprocessors
@@ -147,7 +148,7 @@ class EightBitProduct:
             right_scales=sides.channels,
             bias=self._bias,
             add=residual if deferred is None else deferred.sums,
-            lengths=sides.lengths if narrow else None,
+            lengths=sides.lengths if quantizes_out else None,
             factors=None if deferred is None else deferred.factors,
             shifts=None if deferred is None else deferred.shifts,
             norm_weight=None if deferred is None else deferred.norm.weight,
@@ -165,7 +166,7 @@ class EightBitProduct:
             KIND=self._activation,
             ADD=residual is not None,
             DEFERRED=deferred is not None,
-            NARROW=narrow,
+            QUANTIZED_OUT=quantizes_out,
             INTEGER=self._kind is EightBit.INT8,
             SCALED_ROWS=sides.rows is not None,
             BLOCK_M=tile.rows,

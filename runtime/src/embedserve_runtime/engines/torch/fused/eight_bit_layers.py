@@ -52,7 +52,7 @@ class EightBitProducts(LayerProducts[Hidden8, Tensor]):
         return self.output(attended)
 
     def compute_mlp(self, hidden: Hidden8) -> Tensor:
-        inner = self.up.narrow(hidden.rows, self.inner_kind)
+        inner = self.up.multiply_to_eight_bit(hidden.rows, self.inner_kind)
         return self.down.add_to(inner, hidden.residual) if self.adds_residual else self.down(inner)
 
 

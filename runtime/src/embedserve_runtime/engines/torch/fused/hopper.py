@@ -28,7 +28,7 @@ STEP_BYTES = 128
 # besides the tiles that wait to be written; with a result in e4m3 four are no slower (measured on an H100).
 STAGES, STAGES_OF_EIGHT_BIT_RESULT = 5, 4
 # Rows of tiles that use the same weights one after the other, from the cache.
-TOGETHER = 8
+GROUP_SIZE_M = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +99,8 @@ class HopperProduct:
         self._bias = bias
         self._kind = kind
         self._gated = gated
-        # Of a block of the result: the kernel writes it in two parts.
-        self._block_columns = (COLUMNS // 2 if gated else COLUMNS) // 2
+        # The columns of a subtile of the result, of which the kernel writes two for each tile.
+        self._subtile_columns = (COLUMNS // 2 if gated else COLUMNS) // 2
         self._programs = torch.cuda.get_device_properties(weight.device).multi_processor_count
 
     def __call__(
@@ -115,19 +115,19 @@ class HopperProduct:
         from embedserve_runtime.engines.torch.fused.kernels import hopper
 
         bounds = Bounds() if eight is None else eight.bounds
-        narrow = eight is not None and eight.out_scales is not None
+        quantizes_out = eight is not None and eight.out_scales is not None
         deferred = residual if isinstance(residual, DeferredLayerNorm) else None
         add = residual.sums if isinstance(residual, DeferredLayerNorm) else residual
         kernel: Callable[..., object] = hopper.product[(self._programs,)]
         kernel(
             left=_describe_tensor(rows, ROWS, STEP_BYTES // rows.element_size()),
             right=self._weight,
-            out=_describe_tensor(out, ROWS, self._block_columns),
-            add=None if add is None else _describe_tensor(add, ROWS, self._block_columns),
+            out=_describe_tensor(out, ROWS, self._subtile_columns),
+            add=None if add is None else _describe_tensor(add, ROWS, self._subtile_columns),
             bias=self._bias,
             left_scales=None if eight is None else eight.rows,
             right_scales=None if eight is None else eight.channels,
-            lengths=eight.lengths if eight is not None and narrow else None,
+            lengths=eight.lengths if eight is not None and quantizes_out else None,
             out_scales=None if eight is None else eight.out_scales,
             factors=None if deferred is None else deferred.factors,
             shifts=None if deferred is None else deferred.shifts,
@@ -146,9 +146,9 @@ class HopperProduct:
             SCALED_ROWS=eight is not None and eight.rows is not None,
             ADD=residual is not None,
             DEFERRED=deferred is not None,
-            NARROW=narrow,
-            STAGES=STAGES_OF_EIGHT_BIT_RESULT if narrow else STAGES,
-            TOGETHER=TOGETHER,
+            QUANTIZED_OUT=quantizes_out,
+            STAGES=STAGES_OF_EIGHT_BIT_RESULT if quantizes_out else STAGES,
+            GROUP_SIZE_M=GROUP_SIZE_M,
             num_warps=4,
             maxnreg=168,
         )

@@ -119,12 +119,12 @@ def product(
     right_scales,  # float32 (columns,)
     bias,  # read where HAS_BIAS
     add,  # (rows, columns), read where ADD
-    lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where NARROW
+    lengths,  # float32 (rows,), Euclidean, of the rows of `left`, read where QUANTIZED_OUT
     factors,  # float32 (rows,), read where DEFERRED
     shifts,  # likewise
     norm_weight,  # float32 (columns,), likewise
     out,  # (rows, columns), may be `add`
-    out_scales,  # float32 (rows,), written where NARROW
+    out_scales,  # float32 (rows,), written where QUANTIZED_OUT
     rows,
     columns,
     depth,
@@ -137,7 +137,7 @@ def product(
     KIND: tl.constexpr,  # of `apply_activation`; -1 for none
     ADD: tl.constexpr,
     DEFERRED: tl.constexpr,  # what is added is (add * factor + shift) * norm_weight
-    NARROW: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
+    QUANTIZED_OUT: tl.constexpr,  # write e4m3, with a scale by the bound that the lengths set
     INTEGER: tl.constexpr,
     SCALED_ROWS: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -192,7 +192,7 @@ def product(
                 residual += tl.load(shifts + row_indices, mask=real, other=0.0)[:, None]
                 residual *= tl.load(norm_weight + column_indices, mask=inside, other=0.0)[None, :]
             values += residual
-        if NARROW:
+        if QUANTIZED_OUT:
             length = tl.load(lengths + row_indices, mask=real, other=0.0)
             bound = length * weight_bound + bias_bound
             if GATED:

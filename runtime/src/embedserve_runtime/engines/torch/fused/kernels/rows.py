@@ -284,7 +284,7 @@ def pool(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One pooled row a sequence, float32; a program owns some columns of one sequence."""
+    """Pool one row a sequence, float32; a program owns some columns of one sequence."""
     sequence = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < width
