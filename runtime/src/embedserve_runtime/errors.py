@@ -12,6 +12,7 @@
     │   ├── UnsupportedArchitecture no family, no ONNX file to fall back to
     │   └── HashMismatch            at every try the content did not match its checksum
     ├── MemoryTooSmall              the container's memory limit has no room for the model
+    ├── DeviceMemoryTooSmall        the memory of the GPU has no room for the model
     ├── FrontEndFailure             a front-end process cannot be kept running
     ├── EngineBroken                the engine runs no batch any more; only a new process helps
     ├── SourceUnavailable           the hub or the network failed; trying again may help
@@ -143,6 +144,10 @@ class VolumePermissionDenied(VolumeError):
 
 class MemoryTooSmall(EmbedserveError):
     reason = "MemoryTooSmall"
+
+
+class DeviceMemoryTooSmall(EmbedserveError):
+    reason = "DeviceMemoryTooSmall"
 
 
 class FrontEndFailure(EmbedserveError):

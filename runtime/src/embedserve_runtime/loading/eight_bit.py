@@ -8,7 +8,7 @@ from embedserve_runtime.config import EngineSettings
 from embedserve_runtime.forward.engine import MeasuredParity
 from embedserve_runtime.loading.assembly import load_heads
 from embedserve_runtime.loading.engine_choice import choose_engine
-from embedserve_runtime.loading.engines import EightBitSetup, open_engines
+from embedserve_runtime.loading.engines import EIGHT_BIT, EightBitSetup, open_engines
 from embedserve_runtime.model.adapted_tensors import open_encoder_tensors
 from embedserve_runtime.model.card import ModelCard
 from embedserve_runtime.model.checkpoint import Weights
@@ -19,8 +19,6 @@ from embedserve_runtime.parity.eight_bit import build_calibration, build_sample,
 from embedserve_runtime.runners.base import EncoderRunner
 
 log = logging.getLogger(__name__)
-
-EIGHT_BIT = ("fp8", "int8")
 
 
 def settle_precision(

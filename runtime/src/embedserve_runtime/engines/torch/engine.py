@@ -37,7 +37,7 @@ from embedserve_runtime.engines.torch.memory import MemoryBudget, split_in_halve
 from embedserve_runtime.engines.torch.modules import PackedEncoder
 from embedserve_runtime.engines.torch.packing import PackedTokens
 from embedserve_runtime.engines.torch.parameters import Parameters
-from embedserve_runtime.errors import EngineFailure, UnsupportedArchitecture
+from embedserve_runtime.errors import DeviceMemoryTooSmall, EngineFailure, UnsupportedArchitecture
 from embedserve_runtime.forward.arrays import FloatArray
 from embedserve_runtime.forward.batch import PackedBatch
 from embedserve_runtime.forward.engine import EngineDescription, MeasuredParity, MemoryStatus
@@ -132,7 +132,10 @@ class TorchEngine:
         settings: EngineSettings,
         calibration: PackedBatch | None = None,
     ) -> TorchEngine:
-        """Open the engine with the precision and the attention of the settings. calibration: as in `ForwardOptions`."""
+        """Open the engine with the precision and the attention of the settings. calibration: as in `ForwardOptions`.
+
+        Raises DeviceMemoryTooSmall where the device has no room for the weights.
+        """
         kernel = None if settings.attention == "auto" else KernelKind(settings.attention)
         precision_name = settings.precision
         precision = (
@@ -140,7 +143,14 @@ class TorchEngine:
             if precision_name in tuple(EightBit)
             else resolve_dtype(precision_name, device)
         )
-        return cls(encoder, weights, device, precision, ForwardOptions(kernel, calibration))
+        try:
+            return cls(encoder, weights, device, precision, ForwardOptions(kernel, calibration))
+        except torch.OutOfMemoryError as error:
+            name = str(precision).removeprefix("torch.")
+            raise DeviceMemoryTooSmall(
+                f"{get_device_name(device)} has no room for the {weights.size:,} parameters of the model in {name}: "
+                f"{error}"
+            ) from error
 
     @property
     def hidden_size(self) -> int:
