@@ -89,7 +89,7 @@ test-gpu: setup ## the tests that need a CUDA device; they skip with a reason wi
 	$(BIN)/pytest tests/runtime/engines/test_cuda_loading.py tests/runtime/engines/test_cuda_routes.py \
 	  tests/runtime/engines/test_cuda_streams.py tests/runtime/engines/test_cuda_products.py \
 	  tests/runtime/engines/test_cuda_token_weights.py \
-	  tests/runtime/engines/test_cuda.py
+	  tests/runtime/engines/test_cuda.py tests/census/test_census_on_a_card.py
 
 # ARCH=arm64: for 64-bit ARM, on another machine by emulation.
 .PHONY: image-cuda
