@@ -29,6 +29,7 @@ def test_docstrings_are_sentences() -> None:
         pytest.param('class A:\n "What it is."', ["A"], id="a class"),
         pytest.param('class A:\n a: int = 1\n "Of the day."', ["a: int"], id="an attribute"),
         pytest.param('A = 1\n"How many there are."', ["A"], id="a constant"),
+        pytest.param('def f(day: int):\n "day: of the month."', ["f"], id="a parameter"),
         pytest.param('def f():\n "Return whether it rains."', [], id="a sentence"),
         pytest.param('A = 1\n"The number of days."', [], id="a noun"),
         pytest.param("def f(): ...", [], id="no docstring"),

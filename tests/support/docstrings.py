@@ -1,8 +1,9 @@
-"""Finds docstrings that are the rest of a sentence which begins with a name."""
+"""Finds docstrings that begin in the middle of a sentence, or with a parameter."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 FRAGMENT_WORDS = frozenset(
     {"As", "How", "Of", "What", "When", "Where", "Whether", "Which", "Who", "Whose", "Why"}
 )
+_PARAMETER = re.compile(r"[a-z_]+(, [a-z_]+)*: ")
 
 
 class Docstring(NamedTuple):
@@ -42,5 +44,5 @@ def find_fragments(source: str) -> list[Docstring]:
 
 
 def is_fragment(text: str) -> bool:
-    """Return whether a docstring begins in the middle of a sentence."""
-    return text.partition(" ")[0] in FRAGMENT_WORDS
+    """Return whether a docstring begins in the middle of a sentence, or with a parameter."""
+    return text.partition(" ")[0] in FRAGMENT_WORDS or _PARAMETER.match(text) is not None

@@ -388,9 +388,9 @@ def fields_page() -> list[str]:
         for name, note in optional_fields(model):
             apis, support = note or FieldNote((routes.dialect,), FieldSupport.SUPPORTED)
             cases = routes.cases[name]
-            other = _shown([case.value for case in cases if case.effect is NUMBERS and not case.beside])
+            texts = _shown([case.value for case in cases if case.effect is NUMBERS and not case.beside])
             no = _shown([case.value for case in cases if case.effect is None and not case.beside])
-            lines.append(f"| `{name}` | {', '.join(apis)} | {support} | {other} | {no} |")
+            lines.append(f"| `{name}` | {', '.join(apis)} | {support} | {texts} | {no} |")
     return [*lines, "", *foreign_fields_page()]
 
 
@@ -438,5 +438,5 @@ def known_fields() -> set[str]:
 
 
 def _shown(values: list[Any]) -> str:
-    written = [json.dumps(value) for value in values]
-    return ", ".join(f"`{one}`" for one in written if len(one) < 24)
+    texts = [json.dumps(value) for value in values]
+    return ", ".join(f"`{text}`" for text in texts if len(text) < 24)

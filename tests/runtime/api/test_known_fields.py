@@ -38,7 +38,7 @@ async def test_every_body_of_a_request_is_known_with_its_paths() -> None:
     bodies = {model for model, _ in routes if model is not None}
     assert bodies == {*REQUESTS, tei.InvocationRequest}, "which is read as one of the others"
     for model in REQUESTS:
-        assert set(model.paths) == {path for other, path in routes if other is model}
+        assert set(model.paths) == {path for body, path in routes if body is model}
 
 
 @pytest.mark.parametrize("model", REQUESTS)

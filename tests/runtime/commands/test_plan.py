@@ -26,9 +26,9 @@ Build = Callable[[Path], object]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "repositories" / REPOSITORY / "main"
-    found.mkdir(parents=True)
-    return found
+    model_folder = tmp_path / "repositories" / REPOSITORY / "main"
+    model_folder.mkdir(parents=True)
+    return model_folder
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_weights_are_not_fetched_for_it(
     save_random_model("bge-base-en-v1.5", folder, layers=2)
     weights = (folder / "model.safetensors").stat().st_size
     assert run("plan")["sizeBytes"] > weights
-    sent = sum(request.sent_bytes for request in hub.requests if request.path.endswith(".safetensors"))
-    assert 0 < sent < weights / 10
+    sent_bytes = sum(request.sent_bytes for request in hub.requests if request.path.endswith(".safetensors"))
+    assert 0 < sent_bytes < weights / 10
     assert not (tmp_path / "store").exists()
 
 

@@ -53,11 +53,11 @@ def test_memory_is_released_after_the_first_small_batch_a_while_after_the_last_l
     batches: Sequence[Batch], want: Sequence[bool]
 ) -> None:
     now = 1_000.0
-    kept, found = KeptMemory(lambda: now), []
+    memory, released = KeptMemory(lambda: now), []
     for batch in batches:
         now += batch.after
-        found.append(kept.is_to_be_released(batch.tokens, batch.longest))
-    assert found == want
+        released.append(memory.is_to_be_released(batch.tokens, batch.longest))
+    assert released == want
 
 
 # In a process of its own, since what other tests have allocated would count.

@@ -174,7 +174,7 @@ def test_mxbais_instruction_is_tokenized_with_the_query(tmp_path: Path) -> None:
     }
     vocabulary = content["model"]["vocab"]
     content["model"]["merges"].append([".", "\u010a"])
-    # In the place of a merge that the prompt has no use for.
+    # Instead of a merge that the prompt has no use for.
     vocabulary[".\u010a"] = vocabulary.pop("Yes")
     content["model"]["merges"].remove(["Ye", "s"])
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))

@@ -216,7 +216,7 @@ BROKEN: dict[str, tuple[Any, type[EmbedserveError], str]] = {
     "weights that Git LFS has elsewhere": (
         weights_by_pointer,
         ModelInvalid,
-        "model.safetensors is a pointer of Git LFS in the place of the file; fetch it with `git lfs pull`",
+        "model.safetensors is a pointer of Git LFS instead of the file; fetch it with `git lfs pull`",
     ),
     "a tokenizer that Git LFS has elsewhere": (
         write("tokenizer.json", LFS_POINTER),

@@ -60,7 +60,7 @@ def test_the_digests_of_an_encoder_are_those_of_its_parameters(tmp_path: Path, s
     weights = load_file(tmp_path / FILE)
     drawn = np.random.default_rng(0)
     save_file(
-        {name: drawn.standard_normal(one.shape).astype(np.float16) for name, one in weights.items()},
+        {name: drawn.standard_normal(weight.shape).astype(np.float16) for name, weight in weights.items()},
         tmp_path / FILE,
     )
     card = replace(build_card(), encoder=encoder)

@@ -105,11 +105,11 @@ def test_a_server_answers_before_its_budget_is_measured_and_tells_it_then(
         assert server.lines[-1]["max_batch_tokens"] == 333
         assert httpx.post(f"{server.address}/embed", json={"inputs": "a"}).status_code == 200
         assert server.wait_for("token budget chosen")["max_batch_tokens"] == 777
-        told: set[str] = set()
-        while len(told) < workers:
+        worker_ids: set[str] = set()
+        while len(worker_ids) < workers:
             answer = httpx.get(f"{server.address}/info")
             if answer.json()["max_batch_tokens"] == 777:
-                told.add(answer.headers["x-request-id"].partition("-")[0])
+                worker_ids.add(answer.headers["x-request-id"].partition("-")[0])
         page = httpx.get(f"{server.management}/metrics").text
     assert "embedserve_max_batch_tokens 777.0" in page
     assert [line["message"] for line in server.lines].count("token budget chosen") == 1

@@ -118,12 +118,12 @@ async def test_requests_that_arrive_while_the_engine_runs_share_the_next_batch()
 
 
 async def test_another_budget_holds_for_the_batches_that_are_formed_from_then_on() -> None:
-    seen = Seen()
-    async with dispatcher(build_mean_run(), observer=seen) as built:
+    observer = Seen()
+    async with dispatcher(build_mean_run(), observer=observer) as built:
         built.change_batch_tokens(5)
         await built.submit(dense_of([ids(1, 2)] * 6), deadline())
     assert built.limits.batch_tokens == 5
-    assert [tokens for _, tokens, _ in seen.batches] == [4, 4, 4]
+    assert [tokens for _, tokens, _ in observer.batches] == [4, 4, 4]
 
 
 async def test_it_is_idle_while_no_request_waits_or_runs() -> None:

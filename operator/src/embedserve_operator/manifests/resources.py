@@ -33,7 +33,7 @@ _DEFAULT_CPUS = 2
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Says how much of a resource a container requests, and may take; None where that is not known."""
+    """The amounts of a resource that a container requests and may take; None where that is not known."""
 
     request: int | None = None
     limit: int | None = None

@@ -42,7 +42,7 @@ class ReportedMemory(View):
 
 
 class ReportedTask(View):
-    """Holds what a fetch says about a task that the model has an adapter for."""
+    """The report of a fetch on a task that the model has an adapter for."""
 
     name: Text
     vector_space: Text

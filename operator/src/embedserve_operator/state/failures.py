@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemoryShortage:
-    """Says which container was killed since it needed more memory, and the limit that it had, if any."""
+    """The container that was killed since it needed more memory, and the limit that it had, if any."""
 
     container: str
     limit: str | int | None

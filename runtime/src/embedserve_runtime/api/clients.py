@@ -15,7 +15,7 @@ MAX_NAME_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentifier:
-    """Identifies the client of a request, and holds what each client may do.
+    """Identifies the client of a request, and knows what each client may do.
 
     header: in lower case; it counts where the key has no name. requests_per_minute, tokens_per_minute: of each client
     whose key does not say otherwise.

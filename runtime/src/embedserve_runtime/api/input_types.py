@@ -29,9 +29,9 @@ InputTypeName = Literal[
 
 
 MIN_SIMILARITY = 0.65
-"""How similar a word is to the type that it misspells: `queries` is to `query`, `large` and `base` are to none."""
+"""The least similarity of a misspelled word to a type: `queries` is like `query`, `large` and `base` are like none."""
 MAX_MISSPELLED = 24
-"""How many characters such a word has at most."""
+"""The most characters that such a word has."""
 
 
 class InputType(NamedTuple):

@@ -31,7 +31,7 @@ class BatchCounter(Observer):
     def client_request(
         self, client: str, *, requests: int, inputs: int, tokens: int, refusal: str | None
     ) -> None:
-        """A benchmark has no clients."""
+        """Count nothing: a benchmark has no clients."""
 
     def clear(self) -> None:
         self.count = self.tokens = self.padding = 0

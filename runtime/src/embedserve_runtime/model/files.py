@@ -24,7 +24,7 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 2**28
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """The beginning of a file that stands for one which Git LFS keeps elsewhere."""
-LFS_FAULT = "is a pointer of Git LFS in the place of the file; fetch it with `git lfs pull`"
+LFS_FAULT = "is a pointer of Git LFS instead of the file; fetch it with `git lfs pull`"
 
 
 class FileModel(BaseModel):

@@ -22,7 +22,7 @@ MAX_TRIES = 60
 
 
 class RequestSource(Protocol):
-    """Says whether requests come in; read on the thread that measures."""
+    """A source of requests, which says whether they come in; read on the thread that measures."""
 
     @property
     def is_idle(self) -> bool: ...

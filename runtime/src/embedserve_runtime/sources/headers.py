@@ -36,10 +36,10 @@ _MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """What is known about a model before it is fetched.
+    """The facts about a model that are known before it is fetched.
 
     revision: the commit. size: bytes of the files that a fetch would bring. licence: as the source names it. folder:
-    the small files, beside files in the place of weights that have their headers and sizes, and no content; None where
+    the small files, beside files instead of weights that have their headers and sizes, and no content; None where
     what runs cannot be described without its weights: ONNX files, pickles and archives.
     """
 

@@ -73,7 +73,7 @@ router = APIRouter(route_class=JsonRoute, tags=["platforms"], responses=error_re
 
 @router.post("/", summary="The model's own task, for platforms that know one path", response_model=Any)
 async def default(request: Request, body: InvocationRequest) -> Response:
-    """The model's own task, or a similarity."""
+    """Answer with the model's own task, or a similarity."""
     content = body.content
     if isinstance(content.get("inputs"), dict):
         return await answer_similarity(request, read_python(SimilarityRequest, content))

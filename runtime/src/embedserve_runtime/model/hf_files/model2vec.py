@@ -8,7 +8,10 @@ from embedserve_runtime.model.files import FileModel
 
 
 class Model2VecConfig(FileModel):
-    """max_length: the tokens of a text that are read, by Model2Vec's own default where the file does not say it."""
+    """Keys of config.json of a Model2Vec model.
+
+    max_length: the tokens of a text that are read, by Model2Vec's own default where the file does not say it.
+    """
 
     normalize: bool | None = None
     max_length: PositiveInt | None = 512

@@ -91,7 +91,7 @@ class FusedAttention:
         self._block_d = max(16, int(triton.next_power_of_2(attention.head_size)))
 
     def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
-        """qkv: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        """Compute attention, (tokens, heads * head_size). qkv: (tokens, (heads + 2 * kv_heads) * head_size)."""
         if self._flash is not None and batch.bounds is not None:
             return self._flash(qkv, batch).to(self._dtype or qkv.dtype)
         form, tokens = self._attention, qkv.shape[0]

@@ -63,7 +63,7 @@ def normalize_to_eight_bit(
     residual: Tensor | DeferredLayerNorm | None = None,
     keep: Tensor | None = None,
 ) -> tuple[QuantizedRows, DeferredLayerNorm]:
-    """norm(residual + branch), smoothed in 8 bit and exact as deferred.
+    """Compute norm(residual + branch), smoothed in 8 bit and exact as deferred.
 
     keep: where the sum goes, which may be an input; None for the branch's memory.
     """

@@ -68,7 +68,7 @@ class FlashAttention:
         self._form = attention
 
     def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
-        """qkv: (tokens, (heads + 2 * kv_heads) * head_size). Gives (tokens, heads * head_size)."""
+        """Compute attention, (tokens, heads * head_size). qkv: (tokens, (heads + 2 * kv_heads) * head_size)."""
         form, (tokens, _) = self._form, qkv.shape
         parts = qkv.view(tokens, -1, form.head_size)
         keys, values = form.heads, form.heads + form.kv_heads

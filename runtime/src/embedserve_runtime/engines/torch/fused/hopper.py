@@ -111,7 +111,7 @@ class HopperProduct:
         residual: Tensor | DeferredLayerNorm | None = None,
         eight: EightBitSides | None = None,
     ) -> Tensor:
-        """out: (rows, columns), which the result is written into, and which may be the residual's memory."""
+        """Write the product into `out`, (rows, columns), which may be the residual's memory, and return it."""
         from embedserve_runtime.engines.torch.fused.kernels import hopper
 
         bounds = Bounds() if eight is None else eight.bounds

@@ -101,7 +101,7 @@ def add_and_normalize(
     keep: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """norm(residual + branch), (tokens, width).
+    """Compute norm(residual + branch), (tokens, width).
 
     branch_input: the branch. norm: of the form of the branch's own, where both are. keep: where the sum before `norm`
     goes, which may be an input; without `norm` it is the result. dtype: of the result, None for the branch's.

@@ -71,7 +71,7 @@ class FoldedValues:
     def fold(
         cls, qkv_proj: Linear, output: Linear, attention: Attention, norm: Normalization, kind: EightBit
     ) -> FoldedValues:
-        """kind: of the fused QKV product, which gets rows of `norm`."""
+        """Fold the scales into the weights. kind: of the fused QKV product, which gets rows of `norm`."""
         width = attention.kv_heads * attention.head_size
         value_proj = Linear(
             qkv_proj.weight[-width:], None if qkv_proj.bias is None else qkv_proj.bias[-width:]
@@ -101,7 +101,7 @@ class FoldedValues:
 
 
 def _repeat_for_query_heads(values: Tensor, attention: Attention) -> Tensor:
-    """A number a value column, for each of the columns of attention's result."""
+    """Repeat the number of each value column for the columns of attention's result."""
     group = attention.heads // attention.kv_heads
     return values.view(attention.kv_heads, -1).repeat_interleave(group, dim=0).flatten()
 

@@ -39,7 +39,7 @@ class SharedTables:
         return self._rotary_tables[rotary]
 
     def build_attention(self, description: Attention, name: str, dtype: torch.dtype | None) -> FusedAttention:
-        """dtype: of the result, None for that of the values."""
+        """Build the attention of a layer. dtype: of the result, None for that of the values."""
         term = None
         if self._relative_embeddings is not None:
             term = build_disentangled_term(
@@ -92,7 +92,7 @@ class FusedSelfAttention:
         self._key_end = self._query_width + description.kv_heads * description.head_size
 
     def __call__(self, qkv: Tensor, batch: DeviceBatch) -> Tensor:
-        """qkv: the product of queries, keys and values, which is overwritten."""
+        """Compute attention of `qkv`, the product of queries, keys and values, which is overwritten."""
         if self._norms is not None and not self._norm_per_head:
             queries, keys = qkv[:, : self._query_width], qkv[:, self._query_width : self._key_end]
             queries.copy_(self._norms[0](queries))

@@ -102,7 +102,7 @@ class PreNorms(ResidualNorms[Hidden16, Tensor]):
 def add_and_norm(
     residual: Tensor, branch: Tensor, post: Normalization | None, norm: Normalization | None
 ) -> Tensor:
-    """residual += post(branch), in place; gives norm(residual), or residual, in the dtype of the branch."""
+    """Add post(branch) to the residual, in place; return norm(residual), or residual, in the dtype of the branch."""
     branch_input = branch if post is None else UnfinishedBranch(branch, post=post)
     if post is None or norm is None or post.form == norm.form:
         result = add_and_normalize(branch_input, norm, residual=residual, keep=residual)

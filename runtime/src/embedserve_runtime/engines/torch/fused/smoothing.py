@@ -22,7 +22,10 @@ LEAST_RANGE = 1e-5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmoothedNorm:
-    """exact: the norm of the description, which residuals are added to. rows: what products in 8 bit read."""
+    """A norm whose rows are smoothed for products in 8 bit.
+
+    exact: the norm of the description, which residuals are added to. rows: what products in 8 bit read.
+    """
 
     exact: Normalization
     rows: Normalization
