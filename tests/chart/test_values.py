@@ -175,6 +175,9 @@ CASES = [
         id="the operator is told how many services roll at a time",
     ),
     pytest.param(
+        {"planModels": True}, flags(OPERATOR, "--plan-models"), id="the operator has the size of models read"
+    ),
+    pytest.param(
         {"mesh": "linkerd"}, flags(OPERATOR, "--mesh=linkerd"), id="the operator is told of the mesh"
     ),
     pytest.param(

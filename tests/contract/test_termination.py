@@ -11,7 +11,8 @@ from transformers import BertModel
 
 from e2e.hub.samples import model_folder
 from embedserve_operator.kube.views.pods import Pod
-from embedserve_operator.observe.pods import read_pod
+from embedserve_operator.observe.pods import read_pod, read_result
+from embedserve_operator.observe.reports import read_model_report
 from embedserve_operator.state.failures import Failure
 from embedserve_runtime import errors
 from embedserve_runtime.commands import cli
@@ -140,6 +141,18 @@ def test_the_tasks_of_a_model_are_understood_with_the_spaces_of_those_that_are_s
     assert second.vector_space not in (None, first.vector_space)
     assert {task.name for task in others} == {"separation", "classification"}
     assert all(task.vector_space is None for task in others)
+
+
+def test_what_was_planned_is_understood(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDSERVE_TERMINATION_LOG", str(log))
+    assert cli.main(["plan", str(model_folder())]) == 0
+    result = read_result(Pod.parse(left_in("plan", 0, log)), "plan")
+    assert result.model is not None
+    size = read_model_report(result.model).size
+    assert size is not None
+    assert size.file_bytes > 80_000_000
+    assert size.memory is not None
+    assert size.memory.max_length == 256
 
 
 def test_what_was_fetched_is_understood(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,8 @@ class RenderSettings:
     """The public keys of the operator, as a JSON Web Key Set; empty where nothing signs calls to pods."""
     mesh: Mesh | None = None
     """The service mesh whose sidecars pods may get."""
+    plans_models: bool = False
+    """Indicates that a Job reads how large a model is before its first pods, where none fetches it before them."""
 
     def __post_init__(self) -> None:
         for name, hardware in self.classes.items():

@@ -101,6 +101,24 @@ def test_what_is_around_a_claim_concerns_all_that_use_it() -> None:
     ] == [[]]
 
 
+def test_a_job_without_a_claim_concerns_the_resource_that_it_is_labelled_with() -> None:
+    store = ObjectCache()
+    for name in ("docs", "other"):
+        store.put("EmbeddingService", {**service(name, {}), "spec": {}})
+    labels = {"embedserve.dev/service": "docs"}
+    job = around("docs-plan-1", "j", **labels)
+    pod = around("docs-plan-1-x", "p", **labels, **{"batch.kubernetes.io/job-name": "docs-plan-1"})
+    for kind, received in (("Job", job), ("Pod", pod)):
+        assert store.find_concerned(kind, received) == [KEY]
+        store.put(kind, received)
+    own = store.get_volume_objects(KEY)
+    assert [len(list(objects)) for objects in (own.jobs, own.pods, own.claims)] == [1, 1, 0]
+    assert list(store.list_pods(KEY)) == [], "pods of Jobs serve nobody"
+    assert list(store.get_volume_objects(ObjectKey("search", "other")).jobs) == []
+    store.drop("Job", job)
+    assert list(store.get_volume_objects(KEY).jobs) == []
+
+
 def test_a_job_that_was_deleted_is_forgotten_before_its_event_comes() -> None:
     store = ObjectCache()
     store.put("EmbeddingService", service("first", {"claimName": "models"}))

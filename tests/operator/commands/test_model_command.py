@@ -50,6 +50,7 @@ def test_where_the_served_model_came_from_is_said() -> None:
 @pytest.mark.parametrize(
     ("more", "line"),
     [
+        ({"plan": {**JOB, "job": "docs-plan-0a1b"}}, "PLAN       Running (docs-plan-0a1b)"),
         ({"fetch": JOB}, "FETCH      Running (docs-fetch-0a1b)"),
         (
             {"fetch": {**JOB, "state": "Failed", "reason": "VolumeFull", "message": "no room"}},
@@ -64,12 +65,18 @@ def test_where_the_served_model_came_from_is_said() -> None:
             "CONVERSION   int8, least cosine to float32 0.9944 (docs-fetch-0a1b)",
         ),
     ],
-    ids=["a fetch", "a fetch that failed", "its progress", "a conversion"],
+    ids=["a plan", "a fetch", "a fetch that failed", "its progress", "a conversion"],
 )
 def test_what_is_on_its_way_has_a_line(more: dict[str, Any], line: str) -> None:
     assert [
         part.split() for part in describe(**more).splitlines() if part.startswith(line.split(maxsplit=1)[0])
     ] == [line.split()]
+
+
+def test_the_tasks_of_a_model_with_adapters_are_listed_with_the_spaces_of_those_that_are_served() -> None:
+    tasks = [{"name": "retrieval", "vectorSpace": "vs2-0978181612db7ef023ab"}, {"name": "separation"}]
+    described = describe(model={**SERVED["model"], "adapterTasks": tasks})
+    assert described == TABLE + "TASKS     retrieval (vs2-0978181612db7ef023ab), separation\n"
 
 
 def test_what_is_not_known_yet_has_a_dash() -> None:

@@ -47,6 +47,7 @@ STATUS: dict[str, Any] = {
         "source": "a/b",
         "fetching": {"phase": "p", "bytesDone": 1, "bytesTotal": 2, "bytesPerSecond": 3},
     },
+    "plan": {**JOB, "sizeBytes": 5},
     "fetch": {**JOB, "outputs": ["dense"], "sizeBytes": 5},
     "conversion": {**JOB, "variants": [{"precision": "int8", "published": True, "minCosine": 0.5}]},
     "rollout": {"revision": "r2", "state": "Held"},

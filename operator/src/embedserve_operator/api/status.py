@@ -198,6 +198,15 @@ class ModelMemory(Model):
     """The tokens of the longest text that the model takes."""
 
 
+class PlanStatus(JobStatus):
+    """Plan of what the spec's model takes, from the headers of its files."""
+
+    size_bytes: int | None = None
+    """Size of the model's files."""
+    memory: ModelMemory | None = None
+    """Memory that it takes; absent where that cannot be planned."""
+
+
 class FetchStatus(JobStatus):
     """Fetch of the spec's model into the cache."""
 
@@ -323,6 +332,8 @@ class EmbeddingServiceStatus(Model):
     """Vector space that is served."""
     model: ModelStatus | None = None
     """The model that is served now."""
+    plan: PlanStatus | None = None
+    """Plan of what the spec's model takes, made before its first pods; absent without one."""
     fetch: FetchStatus | None = None
     """Fetch of the spec's model into the cache; absent without one."""
     conversion: ConversionStatus | None = None

@@ -161,10 +161,13 @@ class ObjectCache:
         return [json.loads(content) for content in (*children, *claims)]
 
     def get_volume_objects(self, key: ObjectKey) -> VolumeObjects:
-        """Return the objects around the claim that a resource uses."""
+        """Return the objects around the claim that a resource uses; without a claim, its own Jobs."""
         claim_key = self._find_claim_key(key)
         if claim_key is None:
-            return VolumeObjects()
+            own = _build_own_jobs_key(key)
+            return VolumeObjects(
+                jobs=[Job.parse_json(content) for content in self._read(JOB, own)], pods=self.list_pods(own)
+            )
         return VolumeObjects(
             jobs=[Job.parse_json(content) for content in self._read(JOB, claim_key)],
             pods=self.list_pods(claim_key),
@@ -179,6 +182,8 @@ class ObjectCache:
     def find_concerned(self, kind: str, received: Received) -> list[ObjectKey]:
         """Return the keys of the resources that an object may concern."""
         index_key = _build_index_key(kind, Object.parse(received).metadata)
+        if index_key.name.startswith(_OWN_JOBS_PREFIX):
+            return [ObjectKey(index_key.namespace, index_key.name.removeprefix(_OWN_JOBS_PREFIX))]
         if not index_key.name.startswith(_CLAIM_PREFIX):
             return [index_key]
         return [
@@ -254,8 +259,10 @@ def _read_claim_key(resource: EmbeddingServiceObject) -> ObjectKey | None:
     return None if name is None else _build_claim_key(resource.metadata.namespace, hash_claim_name(name))
 
 
-_CLAIM_PREFIX = "claim:"
-"""Prefix of the names under which the objects around a claim are kept; no resource has such a name."""
+_CLAIM_PREFIX, _OWN_JOBS_PREFIX = "claim:", "jobs:"
+"""Prefixes of the names under which the objects around a claim are kept, and the Jobs of a resource without one with
+their pods; no resource has such a name.
+"""
 
 
 def _build_index_key(kind: str, metadata: Metadata) -> ObjectKey:
@@ -267,9 +274,15 @@ def _build_index_key(kind: str, metadata: Metadata) -> ObjectKey:
         return metadata.key
     if kind == CLAIM:
         return _build_claim_key(namespace, hash_claim_name(metadata.name))
+    if (kind == JOB or labels.get(JOB_NAME)) and CLAIM_LABEL not in labels:
+        return _build_own_jobs_key(ObjectKey(namespace, labels.get(SERVICE_LABEL, "")))
     if kind == JOB or labels.get(JOB_NAME):
         return _build_claim_key(namespace, labels.get(CLAIM_LABEL, ""))
     return ObjectKey(namespace, labels.get(SERVICE_LABEL, ""))
+
+
+def _build_own_jobs_key(key: ObjectKey) -> ObjectKey:
+    return ObjectKey(key.namespace, _OWN_JOBS_PREFIX + key.name)
 
 
 def _build_claim_key(namespace: str, claim_hash: str) -> ObjectKey:

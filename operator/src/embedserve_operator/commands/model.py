@@ -7,7 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from embedserve_operator.api.quantities import MIB
-from embedserve_operator.api.status import ConversionStatus, EmbeddingServiceStatus, Fetching, FetchStatus
+from embedserve_operator.api.status import (
+    AdapterTask,
+    ConversionStatus,
+    EmbeddingServiceStatus,
+    Fetching,
+    JobStatus,
+)
 
 _UNKNOWN = "-"
 
@@ -28,9 +34,13 @@ def _list_served(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
     yield "SIZE", _UNKNOWN if size is None else f"{size / MIB:.1f} MiB ({size} bytes)"
     yield "DIGEST", (model.digest if model is not None else None) or _UNKNOWN
     yield "SPACE", (space.id if space is not None else None) or _UNKNOWN
+    if model is not None and model.adapter_tasks is not None:
+        yield "TASKS", ", ".join(map(_describe_task, model.adapter_tasks))
 
 
 def _list_pending(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
+    if status.plan is not None:
+        yield "PLAN", _describe_job(status.plan)
     if status.fetch is not None:
         yield "FETCH", _describe_job(status.fetch)
     if status.model is not None and status.model.fetching is not None:
@@ -39,7 +49,11 @@ def _list_pending(status: EmbeddingServiceStatus) -> Iterator[tuple[str, str]]:
         yield "CONVERSION", _describe_conversion(status.conversion)
 
 
-def _describe_job(job: FetchStatus | ConversionStatus) -> str:
+def _describe_task(task: AdapterTask) -> str:
+    return task.name if task.vector_space is None else f"{task.name} ({task.vector_space})"
+
+
+def _describe_job(job: JobStatus) -> str:
     cause = f": {job.reason}: {job.message}" if job.reason is not None else ""
     return f"{job.state} ({job.job}){cause}"
 

@@ -95,6 +95,11 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="service mesh whose sidecars pods may get: its annotations leave the management port alone",
     )
     parser.add_argument(
+        "--plan-models",
+        action="store_true",
+        help="have a Job read how large a model is before its first pods, where no cache is filled before them",
+    )
+    parser.add_argument(
         "--keda",
         action="store_true",
         help="make ScaledObjects instead of HorizontalPodAutoscalers: KEDA is installed",
@@ -309,6 +314,7 @@ def build_render_settings(options: argparse.Namespace) -> RenderSettings:
         allowed_images=tuple(options.allowed_image),
         run_as=_read_user(options.run_as),
         mesh=options.mesh,
+        plans_models=options.plan_models,
     )
 
 

@@ -26,6 +26,7 @@ from embedserve_operator.state.jobs import JobTask
 CONFIG_VOLUME = "config"
 CONFIG_PATH = "/etc/embedserve"
 KEYS_VOLUME = "embedserve-keys"
+PLAN: JobTask = "plan"
 FETCH: JobTask = "fetch"
 CONVERT: JobTask = "convert"
 RUNTIME = "runtime"
@@ -41,15 +42,15 @@ Loading a model does not count, however large it is, since the port opens before
 def build_task_container(
     pods: PodInputs, task: JobTask, *, is_init: bool = False, read_only: bool = False
 ) -> Manifest:
-    """Return the container that fills a volume with the model, or adds its converted form.
+    """Return the container that reads how large the model is, fills a volume with it, or adds its converted form.
 
     `is_init` says that its pod serves afterwards. With `read_only` it only looks for what is there.
     """
     spec, settings = pods.spec, pods.settings
     container = _build_container(task, task, spec, settings, read_only=read_only)
-    if task == FETCH and not read_only:
+    if task != CONVERT and not read_only:
         container["env"] += _build_credentials(spec)
-        if is_movable(spec):
+        if task == FETCH and is_movable(spec):
             container["env"].append(build_pin_variable(pods.resource, pods.revision))
     return {**container, **build_task_resources(pods, task, is_init=is_init)}
 

@@ -317,7 +317,7 @@ def build_pod_volumes(pods: PodInputs, task: JobTask | None = None) -> list[Mani
     spec = pods.spec
     volumes: list[Manifest] = [
         {"name": CONFIG_VOLUME, "configMap": {"name": pods.config}},
-        build_pod_volume(pods.volume, _choose_size_limit(spec, compute_models_bytes(pods))),
+        build_pod_volume(pods.volume, _choose_size_limit(spec, compute_models_bytes(pods, task))),
         build_disk_volume(TMP_VOLUME, _choose_size_limit(spec, compute_temporary_bytes(pods, task))),
     ]
     source = spec.model.source

@@ -1,4 +1,5 @@
-"""Builds the Jobs that fill a volume of models: one fetches, the other converts.
+"""Builds the Jobs that fill a volume of models: one fetches, the other converts. Where there is no volume, a Job plans
+what the pods need.
 
 They run where the pods of the service may run, since the first pod that uses some volumes decides forever
 where they are.
@@ -21,11 +22,14 @@ from embedserve_operator.manifests.volume import ModelVolume, add_colocation, bu
 from embedserve_operator.state.jobs import JobTask
 from embedserve_operator.state.resource import Resource
 
-BACKOFF_LIMITS: Mapping[JobTask, int] = {"fetch": 8, "convert": 2}
+BACKOFF_LIMITS: Mapping[JobTask, int] = {"plan": 1, "fetch": 8, "convert": 2}
 """The number of further attempts after the first; the pauses between them grow from 10 s to 6 min.
 
-A source may be away for half an hour; a conversion that has failed twice will fail again.
+A source may be away for half an hour; a conversion that has failed twice will fail again. Pods start without a plan
+that could not be made.
 """
+_PLAN_DEADLINE_SECONDS = 300
+"""The seconds after which pods start without a plan, for example where its pod finds no node."""
 RETENTION_SECONDS = 3600
 """The seconds that a Job which has ended stays, with its log. Its result is kept in the status."""
 INVALID_SETTINGS_EXIT_CODE = 78
@@ -33,13 +37,15 @@ INVALID_SETTINGS_EXIT_CODE = 78
 _MAX_CLAIM_LENGTH = 40
 
 
-def build_job_name(resource: Resource, volume: ModelVolume, task: JobTask, inputs: object) -> str:
+def build_job_name(resource: Resource, volume: ModelVolume | None, task: JobTask, inputs: object) -> str:
     """Return the name of the Job that works on some inputs.
 
     On a claim that several services use, it begins with the name of the claim, and so is the same for all
     of them.
     """
-    owner = resource.key.name if volume.is_own else volume.claim[:_MAX_CLAIM_LENGTH].strip("-.")
+    owner = resource.key.name
+    if volume is not None and not volume.is_own:
+        owner = volume.claim[:_MAX_CLAIM_LENGTH].strip("-.")
     return f"{owner}-{task}-{compute_short_hash(inputs)}"
 
 
@@ -63,6 +69,7 @@ def build_job(pods: PodInputs, task: JobTask, name: str) -> Manifest:
         "metadata": meta,
         "spec": {
             "backoffLimit": BACKOFF_LIMITS[task],
+            **({"activeDeadlineSeconds": _PLAN_DEADLINE_SECONDS} if task == "plan" else {}),
             "ttlSecondsAfterFinished": RETENTION_SECONDS,
             # A drained node is not a failure; wrong settings fail at every attempt.
             "podFailurePolicy": {

@@ -114,8 +114,8 @@ def choose_memory(
     """
     hardware = find_hardware_class(spec, settings)
     has_accelerators = hardware.resource_name is not None
-    if task == "fetch":
-        # It reads weights piece by piece, so that their number does not matter.
+    if task in ("plan", "fetch"):
+        # Weights are read piece by piece, if at all, so that their number does not matter.
         amount = FETCH_BYTES + (TORCH_BYTES if has_accelerators else 0)
         return Amount(amount, amount)
     if size is None or (task is None and has_accelerators):

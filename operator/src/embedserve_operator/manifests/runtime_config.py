@@ -163,6 +163,11 @@ def build_fetch_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings, *, co
     return _format_yaml({"model": {**_build_model_section(spec, settings), **exported}, "server": server})
 
 
+def build_plan_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
+    """Return the configuration file of a Job that reads how large the model is."""
+    return _format_yaml({"model": _build_model_section(spec, settings)})
+
+
 def build_convert_yaml(spec: EmbeddingServiceSpec, settings: RenderSettings) -> str:
     """Return the configuration file of a conversion Job; the model is on the volume."""
     return _format_yaml(

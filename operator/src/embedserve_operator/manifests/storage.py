@@ -28,9 +28,13 @@ _UNPLANNED_SHARE = 2
 """Bytes of weights in float32 for each byte of a file, where nothing else is known."""
 
 
-def compute_models_bytes(pods: PodInputs) -> int | None:
-    """Return the size of the volume that pods without a claim keep their model in; None where that is not known."""
+def compute_models_bytes(pods: PodInputs, task: JobTask | None) -> int | None:
+    """Return the size of the volume that pods without a claim keep their model in; None where that is not known. `task`
+    is that of a Job; None stands for pods that serve.
+    """
     size, source = pods.model_size, pods.spec.model.source
+    if task == "plan":
+        return _SMALL_FILES_BYTES
     if not source.is_remote:
         return _SMALL_FILES_BYTES + _count_kernel_bytes(pods)
     if size is None:
@@ -45,7 +49,7 @@ def compute_temporary_bytes(pods: PodInputs, task: JobTask | None) -> int | None
 
     ONNX Runtime's weights are written there while they are loaded, in float32.
     """
-    if task == "fetch":
+    if task in ("plan", "fetch"):
         return _SMALL_FILES_BYTES
     hardware, size = find_hardware_class(pods.spec, pods.settings), pods.model_size
     if runs_torch(pods.spec, hardware):
@@ -60,7 +64,7 @@ def compute_temporary_bytes(pods: PodInputs, task: JobTask | None) -> int | None
 def compute_pod_storage(pods: PodInputs, task: JobTask | None) -> int | None:
     """Return the bytes of ephemeral storage that a pod needs; None where that is not known."""
     temporary = compute_temporary_bytes(pods, task)
-    models = compute_models_bytes(pods) if pods.volume is None else 0
+    models = compute_models_bytes(pods, task) if pods.volume is None else 0
     if temporary is None or models is None:
         return None
     return models + temporary + _LOG_BYTES + _count_user_bytes(pods.spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 from embedserve_operator.api.times import parse_moment
 from embedserve_operator.kube.views.pods import Pod
@@ -54,7 +55,7 @@ def read_claim(claim: PersistentVolumeClaim) -> ClaimState:
 
 def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
     metadata = job.metadata
-    task: JobTask = "convert" if metadata.labels.get(TASK_LABEL) == "convert" else "fetch"
+    task = _read_task(metadata.labels.get(TASK_LABEL, ""))
     youngest = max(pods, key=lambda pod: pod.metadata.creation_timestamp, default=None)
     phase, phase_failure = _read_phase(job)
     lingering_end = next(
@@ -91,6 +92,11 @@ def _read_job(job: Job, pods: Sequence[Pod], creation_problem: str) -> JobState:
         ),
         unstarted_since=parse_moment(metadata.creation_timestamp) if is_unstarted else None,
     )
+
+
+def _read_task(label: str) -> JobTask:
+    tasks: tuple[JobTask, ...] = get_args(JobTask)
+    return next((task for task in tasks if task == label), "fetch")
 
 
 def _read_phase(job: Job) -> tuple[JobPhase, Failure | None]:

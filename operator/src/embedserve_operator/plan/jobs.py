@@ -18,6 +18,7 @@ from embedserve_operator.api.status import (
     ConversionStatus,
     FetchStatus,
     JobStatus,
+    PlanStatus,
     VariantStatus,
 )
 from embedserve_operator.api.types import EmbeddingServiceSpec
@@ -33,7 +34,11 @@ _MAX_START_SECONDS = 10
 """A Job that has had no pod for so long has none for a reason: its controller makes one within moments."""
 UNCONVERTED_PRECISION = "float32"
 """The precision that can always be served."""
-_ACTIVITIES: dict[JobTask, str] = {"fetch": "fetching", "convert": "converting"}
+_ACTIVITIES: dict[JobTask, str] = {
+    "plan": "reading how large the model is",
+    "fetch": "fetching the model",
+    "convert": "converting the model",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class JobStep:
     @property
     def activity(self) -> str:
         """Return a human-readable description of what the Job is doing."""
-        return f"Job {self.desired.name} is {_ACTIVITIES[self.desired.task]} the model"
+        return f"Job {self.desired.name} is {_ACTIVITIES[self.desired.task]}"
 
 
 def find_unstarted_jobs(observed: ObservedState) -> tuple[JobState, ...]:
@@ -173,6 +178,18 @@ def _build_final_failure(job: JobState) -> Failure:
         "for example the value of spec.model.refresh"
     )
     return Failure(cause.reason, message, is_transient=False)
+
+
+def build_plan_status(step: JobStep, observed: ObservedState) -> PlanStatus:
+    """Return what to publish about a plan."""
+    job, before = observed.find_job(step.desired.name), observed.resource.status.plan
+    report = job.report if job is not None else None
+    common_fields = _build_common_fields(step, job, before, observed.resource)
+    if step.phase != "Succeeded":
+        return PlanStatus(**common_fields)
+    if report is None:
+        return before or PlanStatus(**common_fields)
+    return PlanStatus(**common_fields, size_bytes=report.size_bytes, memory=report.memory)
 
 
 def build_fetch_status(step: JobStep, observed: ObservedState) -> FetchStatus:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from embedserve_operator.api.quantities import parse_quantity
 from embedserve_operator.api.types import EmbeddingServiceSpec
-from embedserve_operator.manifests.containers import CONVERT, FETCH, RUNTIME
+from embedserve_operator.manifests.containers import CONVERT, FETCH, PLAN, RUNTIME
 from embedserve_operator.manifests.memory import format_mib, grow
 from embedserve_operator.manifests.resources import choose_memory
 from embedserve_operator.settings import RenderSettings
@@ -17,7 +17,7 @@ from embedserve_operator.state.models import ModelSize
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.pods import PodState
 
-_TASKS: Mapping[str, JobTask | None] = {RUNTIME: None, FETCH: FETCH, CONVERT: CONVERT}
+_TASKS: Mapping[str, JobTask | None] = {RUNTIME: None, PLAN: PLAN, FETCH: FETCH, CONVERT: CONVERT}
 """The task of each of our containers; None stands for serving."""
 
 

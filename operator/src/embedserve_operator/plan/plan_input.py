@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.settings import RenderSettings
-from embedserve_operator.state.models import FetchedModel
+from embedserve_operator.state.models import FetchedModel, ModelSize
 from embedserve_operator.state.observed import ObservedState
 
 
@@ -22,3 +22,5 @@ class PlanInput:
     settings: RenderSettings
     fetched: FetchedModel | None = None
     """The report of Jobs about the model that the spec declares, before its pods report anything."""
+    planned_size: ModelSize | None = None
+    """The size of that model as a Job has read it, where none has fetched it."""

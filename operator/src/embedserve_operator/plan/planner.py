@@ -12,6 +12,7 @@ from embedserve_operator.plan.desired_revision import describe_present_deploymen
 from embedserve_operator.plan.fetch_progress import find_fetching_pods
 from embedserve_operator.plan.jobs import find_unstarted_jobs, list_start_deadlines
 from embedserve_operator.plan.memory_advice import add_memory_advice
+from embedserve_operator.plan.model_size import plan_size_job
 from embedserve_operator.plan.model_volume import find_cache_refusal
 from embedserve_operator.plan.ownership_transfers import plan_ownership_transfers
 from embedserve_operator.plan.plan import Plan, SpecRefusal
@@ -65,7 +66,15 @@ def _evaluate_spec(
     if failure is not None:
         return failure
     preparation = plan_preparation(observed, spec, settings)
-    inputs = PlanInput(observed, spec, settings, _find_fetched_model(spec, preparation))
+    if preparation.volume is None:
+        preparation = plan_size_job(observed, spec, settings)
+    inputs = PlanInput(
+        observed,
+        spec,
+        settings,
+        _find_fetched_model(spec, preparation),
+        planned_size=preparation.planned_size,
+    )
     # The rollout compares the fingerprint and the template hash of the desired revision with what runs. Both are hashes
     # of its rendered Deployment, so that is rendered first; whether it is written follows from the decision.
     manifests = render_revision(inputs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from embedserve_operator.api.status import ConversionStatus, FetchStatus
+from embedserve_operator.api.status import ConversionStatus, FetchStatus, PlanStatus
 from embedserve_operator.api.types import EmbeddingServiceSpec
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.manifests.configmap import build_file_config_map
@@ -59,6 +59,7 @@ class Preparation:
     failure: Failure | None = None
     activity: str = ""
     """Human-readable description of what is going on; empty when nothing is."""
+    plan: PlanStatus | None = None
     fetch: FetchStatus | None = None
     conversion: ConversionStatus | None = None
     claim_failure: Failure | None = None
@@ -75,6 +76,13 @@ class Preparation:
     def report(self) -> ModelReport | None:
         """Return what the Jobs found out about the model that the spec asks for."""
         return build_model_report(self.fetch, self.conversion)
+
+    @property
+    def planned_size(self) -> ModelSize | None:
+        """Return the size of the model as a Job has planned it."""
+        if self.plan is None or self.plan.state != "Succeeded" or self.plan.size_bytes is None:
+            return None
+        return ModelSize(self.plan.size_bytes, self.plan.memory)
 
 
 NOTHING_TO_PREPARE = Preparation()

@@ -50,6 +50,8 @@ def build_deployment_for_inputs(
         if read_template_hash(manifest) == deployment.template_hash:
             return manifest
     size = (report.size if report is not None else None) or find_model_size(inputs, pods.revision)
+    if size is None and deployment is None:
+        size = inputs.planned_size
     if size is None or size.memory is None:
         # What is published has the size of the files alone.
         size = (before.model_size if before is not None else None) or size

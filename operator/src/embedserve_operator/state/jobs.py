@@ -9,7 +9,7 @@ from embedserve_operator.state.failures import Failure
 from embedserve_operator.state.models import ModelReport
 from embedserve_operator.state.pods import FetchingPod
 
-JobTask = Literal["fetch", "convert"]
+JobTask = Literal["plan", "fetch", "convert"]
 
 
 JobPhase = Literal["Running", "Succeeded", "Failed"]
