@@ -60,7 +60,7 @@ def with_ready(embsvc: Service, count: int) -> Object:
 @pytest.fixture
 def more_nodes(cluster: Cluster) -> Iterator[None]:
     """Two roomy nodes that exist only as objects; what is placed there counts as running."""
-    room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    room = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
     nodes = [
         {
             "apiVersion": "v1",

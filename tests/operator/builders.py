@@ -83,7 +83,9 @@ def pod(revision: str, template: str, config: str, *, name: str = "docs-pod") ->
         "spec": {
             "volumes": [{"name": "config", "configMap": {"name": config}}],
             "initContainers": [{"name": "fetch"}],
-            "containers": [{"name": "runtime", "resources": {"limits": {"memory": "1Gi"}}}],
+            "containers": [
+                {"name": "runtime", "resources": {"limits": {"memory": "1Gi", "ephemeral-storage": "2Gi"}}}
+            ],
         },
         "status": {"phase": "Pending"},
     }

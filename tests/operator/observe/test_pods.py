@@ -242,6 +242,20 @@ CASES = [
         Failure("Evicted", "pod docs-pod: The node was low on memory", is_transient=True),
         id="evicted",
     ),
+    pytest.param(
+        with_status(
+            phase="Failed",
+            reason="Evicted",
+            message='Usage of EmptyDir volume "models" exceeds the limit "1Gi". ',
+        ),
+        Failure(
+            "Evicted",
+            'pod docs-pod: Usage of EmptyDir volume "models" exceeds the limit "1Gi". ; '
+            "set spec.resources.limits.ephemeral-storage to 3072Mi or more",
+            is_transient=True,
+        ),
+        id="a full volume",
+    ),
     pytest.param(with_status(initContainerStatuses=[ended("fetch", 0, loops=False)]), None, id="ended well"),
     pytest.param(with_status(phase="Pending"), None, id="just created"),
     pytest.param(ready(pod("rev", "template", "docs-config")), None, id="ready"),

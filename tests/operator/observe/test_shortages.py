@@ -32,10 +32,19 @@ LOW = (
             'Container runtime exceeded its local ephemeral storage limit "2Gi". ',
             "; set spec.resources.limits.ephemeral-storage to 3072Mi or more",
         ),
+        (
+            'Usage of EmptyDir volume "tmp" exceeds the limit "448Mi". ',
+            "; set spec.resources.limits.ephemeral-storage to 1088Mi or more",
+        ),
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ', ""),
         ("The node was low on resource: pids. ", ""),
         ("The node was low on memory", ""),
         ("Pod was terminated in response to imminent node shutdown.", ""),
     ],
 )
 def test_an_eviction_names_what_to_set(message: str, want: str) -> None:
-    assert advise_after_eviction(message) == want
+    assert advise_after_eviction(message, "704Mi") == want
+
+
+def test_a_full_volume_of_a_pod_without_a_limit_names_none() -> None:
+    assert advise_after_eviction('Usage of EmptyDir volume "tmp" exceeds the limit "448Mi". ', None) == ""

@@ -50,6 +50,7 @@ _VOLUME_REASONS = (
 """Patterns of messages of the kubelet and the scheduler that name what is missing."""
 _INSUFFICIENT = re.compile(r"Insufficient ([a-z0-9./-]*[a-z0-9])")
 """A pattern of the scheduler's message about a resource that nodes have too little of."""
+_STORAGE = "ephemeral-storage"
 _NOT_STARTED = "PodNotStarted"
 _NO_IMAGES = "ImageVolumesMissing"
 _MAX_START_SECONDS = 120
@@ -306,7 +307,11 @@ def _find_pod_end(pod: Pod) -> Failure | None:
     status = pod.status
     if status.phase != "Failed":
         return None
-    message = f"pod {pod.metadata.name}: {status.message or 'failed'}{advise_after_eviction(status.message)}"
+    limits = [container.resources.limits.get(_STORAGE) for container in pod.spec.containers]
+    advice = advise_after_eviction(
+        status.message, next((limit for limit in limits if limit is not None), None)
+    )
+    message = f"pod {pod.metadata.name}: {status.message or 'failed'}{advice}"
     reason = status.reason if is_reason(status.reason) else "PodFailed"
     return _build_failure(reason, message, is_transient=True)
 
