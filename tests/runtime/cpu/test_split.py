@@ -16,11 +16,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("request", "want"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(("measured", "want"), CASES.values(), ids=CASES.keys())
 def test_cores_are_split_by_the_measured_share(
-    request: tuple[int, float, float, int], want: tuple[int, int]
+    measured: tuple[int, float, float, int], want: tuple[int, int]
 ) -> None:
-    cpus, tokenizing, engine, processes = request
+    cpus, tokenizing, engine, processes = measured
     split = split_cpus(cpus, tokenizing=tokenizing, engine=engine, processes=processes)
     assert (split.engine, split.around) == want
     assert split.engine + split.around == cpus

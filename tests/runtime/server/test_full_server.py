@@ -36,16 +36,16 @@ def server(running: MonitoredServer) -> Iterator[MonitoredServer]:
 
 
 @pytest.mark.parametrize(
-    "request", [b"", b"P", b"GET /info HTTP/1.1\r\nhost: a\r\n"], ids=["nothing", "a byte", "half a head"]
+    "sent_bytes", [b"", b"P", b"GET /info HTTP/1.1\r\nhost: a\r\n"], ids=["nothing", "a byte", "half a head"]
 )
 def test_a_new_client_takes_the_place_of_the_oldest_connection_without_a_request(
-    server: MonitoredServer, request: bytes
+    server: MonitoredServer, sent_bytes: bytes
 ) -> None:
     served, *silent = [server.connect() for _ in range(MAX_CONNECTIONS)]
     served.send(QUESTION)
     assert served.read_answer().status == 200
     for connection in silent:
-        connection.send(request)
+        connection.send(sent_bytes)
     for oldest in silent:
         new = server.connect()
         new.send(QUESTION)

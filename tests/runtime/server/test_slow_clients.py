@@ -108,10 +108,10 @@ def test_a_connection_without_a_request_is_closed(
     assert data == b"" or data.startswith(b"HTTP/1.1 408 "), data
 
 
-@pytest.mark.parametrize("request", ["close", "keep-alive"])
-def test_a_client_that_stops_reading_is_let_go(server: MonitoredServer, request: str) -> None:
+@pytest.mark.parametrize("connection_header", ["close", "keep-alive"])
+def test_a_client_that_stops_reading_is_let_go(server: MonitoredServer, connection_header: str) -> None:
     connection = server.connect(SMALL_BUFFER)
-    connection.send(build_post("/embed", LARGE, f"connection: {request}"))
+    connection.send(build_post("/embed", LARGE, f"connection: {connection_header}"))
     wait_for(connection.is_readable, bool, "the answer has begun")
     wait_for(lambda: server.has_open(connection), lambda holds: not holds, "the server's end is open")
     assert len(connection.read_to_end().data) < INPUTS * 1_000, "the answer was read whole after all"
