@@ -106,6 +106,19 @@ def test_the_refusal_says_what_to_do_instead(model: type[RequestBody], name: str
     )
 
 
+async def test_an_instance_of_vertex_has_its_own_fields_and_else_those_of_all() -> None:
+    instances = [
+        {"inputs": "hello"},
+        {"inputs": "hello", "dimensions": 2},
+        {"inputs": "hello", "dimensions": None},
+    ]
+    async with serve_in_process(card=build_card()) as server:
+        answer = await server.client.post(
+            "/vertex", json={"instances": instances, "parameters": {"dimensions": 4}}
+        )
+    assert [len(vectors[0]) for vectors in answer.json()["predictions"]] == [4, 2, 4]
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("/embed", {"inputs": "hello", "late_chunking": True}, "`late_chunking`"),
     ("/embed_all", {"inputs": "hello", "normalize": True}, "`normalize`"),

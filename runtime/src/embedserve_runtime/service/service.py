@@ -31,6 +31,7 @@ from embedserve_runtime.service.limits import check_hidden_size, check_listing_s
 from embedserve_runtime.service.loaded_model import LoadedModel
 from embedserve_runtime.service.micro_batching import MAX_CHARACTERS, InputRendering, MicroBatcher, is_small
 from embedserve_runtime.service.output_names import OUTPUT_NAMES, name_outputs
+from embedserve_runtime.service.output_options import check_output_options
 from embedserve_runtime.service.pair_budgets import MIN_DOCUMENT_TOKENS, shorten_pairs
 from embedserve_runtime.service.postprocessing import check_finite, postprocess_dense, postprocess_outputs
 from embedserve_runtime.service.roles import is_query, resolve_prompt, select_card
@@ -274,8 +275,7 @@ class InferenceService:
             raise InvalidInput(f"`dimensions` must lie between 1 and {pipeline.dimensions}, got {dimensions}")
         if query.pool_factor is not None and not query.pool_factor >= 1:
             raise InvalidInput(f"`pool_factor` must be 1 or more, got {query.pool_factor}")
-        if query.pool_factor is not None and OutputKind.MULTI_VECTOR not in query.outputs:
-            raise InvalidInput("`pool_factor` is for multi-vectors, which are not among the outputs")
+        check_output_options(query)
         check_spans(self.card, query)
 
     def _check_score(self, query: ScoreQuery) -> ClassifierHead:

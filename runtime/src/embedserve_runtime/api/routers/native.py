@@ -141,6 +141,9 @@ def _check_outputs(
         outputs is not OutputKind.DENSE or "tokens" in (body.outputs or ()) or body.spans is not None
     ):
         raise InvalidInput(f"{BYTES.decode()} carries dense vectors only; accept JSON for other outputs")
+    for name, value in (("sparse_tokens", body.sparse_tokens), ("sparse_map", body.sparse_map)):
+        if value and OutputKind.SPARSE not in outputs:
+            raise InvalidInput(f"`{name}` is for sparse vectors, which are not among the outputs")
     if outputs & (OutputKind.HIDDEN | OutputKind.MULTI_VECTOR) and output_dtype not in FLOAT_DTYPES:
         raise InvalidInput("hidden states and multi-vectors are written as float32 or float16")
 

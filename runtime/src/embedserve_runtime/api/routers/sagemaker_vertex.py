@@ -128,6 +128,11 @@ def _spread_parameters(content: Mapping[str, Any], parameters: Mapping[str, Any]
     return {**content, **merged}
 
 
+def _fill_in(content: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an instance with the fields of all instances that it does not have itself."""
+    return {**common, **{name: value for name, value in content.items() if value is not None}}
+
+
 def _select_common_service(service: InferenceService, tasks: Sequence[TeiTask]) -> InferenceService:
     """Return the service that runs all tasks. Raises InvalidInput where they would make vectors of several spaces."""
     services = {id(each): each for each in (task.service or service for task in tasks)}
@@ -148,7 +153,7 @@ async def _build_tasks(
     for index, content in enumerate(instances):
         if index % MAX_CONCURRENT_INSTANCES == 0:
             await asyncio.sleep(0)
-        fields = _spread_parameters(content, common) if isinstance(content, dict) else content
+        fields = _fill_in(content, common) if common and isinstance(content, dict) else content
         tasks.append(_build_instance_task(context, service, index, fields))
     return tasks
 
