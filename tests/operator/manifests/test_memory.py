@@ -134,7 +134,7 @@ def test_on_accelerators_the_size_says_nothing_of_the_memory_of_the_host() -> No
         hub_spec(REPO, hardware={"class": "hopper"}, batching={"maxBatchTokens": 1024})
     )
     # CPUs are the class's; kernels are kept with the model, and with temporary files.
-    assert requests(changed) == {"nvidia.com/gpu": 1, "cpu": 8, "ephemeral-storage": "2560Mi"}
+    assert requests(changed) == {"nvidia.com/gpu": 1, "cpu": 8, "ephemeral-storage": "4608Mi"}
 
 
 def test_where_a_job_has_fetched_the_first_pods_are_made_for_the_size() -> None:

@@ -132,10 +132,10 @@ CASES = (
                 "subPath": "kernels",
             },
             f"{RUNTIME}.resources": {
-                "limits": {"ephemeral-storage": "1408Mi", "nvidia.com/gpu": 1},
-                "requests": {"cpu": 8, "ephemeral-storage": "1408Mi", "nvidia.com/gpu": 1},
+                "limits": {"ephemeral-storage": "2432Mi", "nvidia.com/gpu": 1},
+                "requests": {"cpu": 8, "ephemeral-storage": "2432Mi", "nvidia.com/gpu": 1},
             },
-            f"{POD}.volumes[tmp].emptyDir.sizeLimit": "1280Mi",
+            f"{POD}.volumes[tmp].emptyDir.sizeLimit": "2304Mi",
             f"{POD}.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
             **find_value_differences(ANY_NODE_TERMS, HOPPER_TERMS, FETCH_JOB_NODE_TERMS),
             f"{FETCH_JOB_POD}.containers[fetch].image": "embedserve-runtime:test-cuda",

@@ -79,7 +79,7 @@ CASES = (
             f"{FETCH}.image": "embedserve-runtime:test-cuda",
             f"{FETCH}.resources.limits.memory": "2048Mi",
             f"{FETCH}.resources.requests.memory": "2048Mi",
-            f"{POD}.volumes[tmp].emptyDir.sizeLimit": "1280Mi",
+            f"{POD}.volumes[tmp].emptyDir.sizeLimit": "2304Mi",
             f"{RUNTIME}.image": "embedserve-runtime:test-cuda",
             f"{RUNTIME}.resources": {
                 "limits": {"nvidia.com/gpu": 1},

@@ -20,7 +20,7 @@ _LOG_BYTES = 128 * MIB
 """Bytes for logs, of which a kubelet keeps 50 MiB for each container as it comes, and for what else a container writes
 outside of volumes.
 """
-_KERNEL_BYTES = 1024 * MIB
+_KERNEL_BYTES = 2048 * MIB
 """Bytes for the kernels that are compiled for an accelerator."""
 _ARCHIVE_SHARE = 3
 """Bytes that an archive takes for each byte of the model: the archive, what is in it, and the model."""
