@@ -49,10 +49,20 @@ REQUESTS: tuple[type[RequestBody], ...] = (
 )
 """The bodies of all routes whose fields are checked."""
 
+_SCALING: Mapping[str, Values] = {
+    "normalize": (True,),
+    "normalized": (True,),
+    "normalize_embeddings": (True,),
+}
+_TRUNCATION: Mapping[str, Values] = {
+    "truncate": (True, "END"),
+    "truncation": (True,),
+    "auto_truncate": (True,),
+}
 CONCEPTS: tuple[Mapping[str, Values], ...] = (
     {"input": (), "inputs": (), "texts": (), "documents": ()},
     {"dimensions": (), "output_dimension": (), "output_dimensionality": (), "truncate_dim": ()},
-    {"normalize": (True,), "normalized": (True,), "normalize_embeddings": (True,)},
+    _SCALING,
     {
         "embedding_type": ("float", ["float"]),
         "embedding_types": (["float"],),
@@ -61,7 +71,7 @@ CONCEPTS: tuple[Mapping[str, Values], ...] = (
         "embed_dtype": ("float32",),
     },
     {"encoding_format": ("float",), "encoding": ("json",)},
-    {"truncate": (True, "END"), "truncation": (True,), "auto_truncate": (True,)},
+    _TRUNCATION,
     {"truncation_direction": ("Right", "right"), "truncation_side": ("right",)},
     {"truncate_prompt_tokens": (-1,), "max_tokens": (), "max_tokens_per_doc": ()},
     {"overflow": ("truncate",)},
@@ -83,17 +93,17 @@ CONCEPTS: tuple[Mapping[str, Values], ...] = (
 )
 """Fields that mean the same, each with the values that are harmless: those that ask for what happens without it."""
 
-_TOKENS_ARE_NOT_SCALED: Mapping[str, Values] = dict.fromkeys(CONCEPTS[2], (False,))
+_TOKENS_ARE_NOT_SCALED: Mapping[str, Values] = dict.fromkeys(_SCALING, (False,))
 _NOTHING_IS_TRUNCATED: Mapping[str, Values] = {
-    **dict.fromkeys(CONCEPTS[5], (False,)),
+    **dict.fromkeys(_TRUNCATION, (False,)),
     "truncate_prompt_tokens": (),
     "overflow": ("error",),
 }
 _HARMLESS_HERE: Mapping[type[RequestBody], Mapping[str, Values]] = {
     EmbedTokensRequest: _TOKENS_ARE_NOT_SCALED,
     # Whether vectors are scaled is up to the model there.
-    EncodeRequest: dict.fromkeys(CONCEPTS[2], ()),
-    ScoreRequest: {**dict.fromkeys(CONCEPTS[2], ()), "raw_scores": (True,)},
+    EncodeRequest: dict.fromkeys(_SCALING, ()),
+    ScoreRequest: {**dict.fromkeys(_SCALING, ()), "raw_scores": (True,)},
     TokenizeRequest: _NOTHING_IS_TRUNCATED,
     DecodeRequest: _NOTHING_IS_TRUNCATED,
 }
