@@ -238,6 +238,21 @@ def test_only_what_has_changed_is_fetched_for_another_commit(
     assert sent_all(hub) == SIZE
 
 
+def test_ctrl_c_while_threads_are_started_stays_ctrl_c(
+    settings: ModelSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_or_interrupt(thread: threading.Thread) -> None:
+        if thread.name == "fetch-1":
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(settings)
+
+
 def test_a_commit_that_is_gone_is_named(
     settings: ModelSettings, tmp_path: Path, hub: HubServer, files: dict[str, bytes]
 ) -> None:

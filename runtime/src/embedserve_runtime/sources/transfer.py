@@ -108,7 +108,9 @@ class _ParallelDownload:
         self._to_hash.put(None)
         self._to_flush.put(None)
         for thread in threads:
-            thread.join()
+            # Ctrl-C may come before all of them have been started.
+            if thread.is_alive():
+                thread.join()
         for partial in self._partials:
             partial.leave()
 
