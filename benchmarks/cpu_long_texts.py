@@ -36,7 +36,7 @@ LENGTHS = tuple(2**power for power in range(9, 16))
 VOCABULARY = 2_048
 """Small enough for a warm-up to read each row: weights are in memory once they have been read."""
 SPREAD = 0.02
-"""Standard deviation of the weights, as models are initialised."""
+"""Standard deviation of the weights, as models are initialized."""
 MIB = 2**20
 
 

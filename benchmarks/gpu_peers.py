@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_peers
 
-BERT-base shape with random weights, bfloat16 on both sides, texts of words that are one token each; both tokenise, pool
-and normalise. Prints texts and tokens a second, medians over the rounds, and their ratio. Needs torch with CUDA and
+BERT-base shape with random weights, bfloat16 on both sides, texts of words that are one token each; both tokenize, pool
+and normalize. Prints texts and tokens a second, medians over the rounds, and their ratio. Needs torch with CUDA and
 sentence-transformers.
 """
 

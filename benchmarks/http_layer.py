@@ -77,7 +77,7 @@ def measure_parts() -> None:
     parts: dict[str, Callable[[], object]] = {
         "JSON in": lambda: read_json(EmbedRequest, BODY),
         "tokenizer, with ids cut": lambda: tokenizer.encode([TEXT], "", TruncationRules(truncate=True)),
-        "check and normalise": lambda: (np.isfinite(row).all(), normalize(row)),
+        "check and normalize": lambda: (np.isfinite(row).all(), normalize(row)),
         "JSON out": lambda: write_number_arrays(row, 0),
         "metrics": lambda: metrics.request_done("/embed", 200, 0.01, facts),
     }

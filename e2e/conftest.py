@@ -19,7 +19,7 @@ from e2e.demo.partners import HUB_URL, ClientPod, start_client, start_hub
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
 from e2e.flux import flux
 from e2e.scaled import scaled_spec
-from e2e.services import OPERATOR, PATIENCE_S, Service, operator_pods
+from e2e.services import OPERATOR, TIMEOUT_S, Service, operator_pods
 
 # The first run builds Kubernetes, inside the first test that wants a cluster.
 MAX_TEST_SECONDS = 3600
@@ -80,10 +80,10 @@ def no_operator(kubectl: Kubectl, cluster: Cluster) -> Iterator[None]:
     """The chart's operator is stopped meanwhile: the tests bring their own."""
     deployment = ("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
     kubectl("scale", *deployment, "--replicas=0")
-    wait_until("no operator runs", lambda: not operator_pods(kubectl), timeout_s=PATIENCE_S)
+    wait_until("no operator runs", lambda: not operator_pods(kubectl), timeout_s=TIMEOUT_S)
     yield
     kubectl("scale", *deployment, "--replicas=1")
-    kubectl.wait_for("the operator", deployment, deployment_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("the operator", deployment, deployment_available, timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture

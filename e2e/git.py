@@ -16,7 +16,7 @@ from e2e.cluster.polling import wait_until
 from e2e.cluster.shell import run
 from e2e.flux import NAMESPACE
 from e2e.git_http import serving
-from e2e.services import PATIENCE_S, Object, Service, condition
+from e2e.services import TIMEOUT_S, Object, Service, condition
 
 FILE = "service.yaml"
 COMMIT = "embedserve.test/commit"
@@ -70,7 +70,7 @@ class GitOps:
         _git(self.work, "push", "--quiet", "origin", "HEAD:main")
         self.pushed()
         annotations = json.loads((self.work / FILE).read_text())["metadata"]["annotations"]
-        wait_until("the commit is applied", lambda: self._applied() == annotations, timeout_s=PATIENCE_S)
+        wait_until("the commit is applied", lambda: self._applied() == annotations, timeout_s=TIMEOUT_S)
 
     def _applied(self) -> dict[str, str] | None:
         words = (self.service.name, "--namespace", self.service.namespace)
@@ -104,7 +104,7 @@ class Kustomization:
             return reported is not None and (reported["status"], reported["reason"]) == (status, reason)
 
         words = ("kustomizations.kustomize.toolkit.fluxcd.io", self.name, "--namespace", NAMESPACE)
-        return self.kubectl.wait_for(f"Flux says {reason}", words, met, timeout_s=PATIENCE_S)
+        return self.kubectl.wait_for(f"Flux says {reason}", words, met, timeout_s=TIMEOUT_S)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def by_flux(kubectl: Kubectl, folder: Path) -> Iterator[Kustomization]:
         try:
             yield Kustomization(kubectl, name)
         finally:
-            kubectl("delete", "--filename", "-", stdin=objects, timeout_s=PATIENCE_S)
+            kubectl("delete", "--filename", "-", stdin=objects, timeout_s=TIMEOUT_S)
 
 
 def _objects(name: str, url: str) -> Object:

@@ -9,7 +9,7 @@ from e2e.cluster.binaries import KEDA, build_keda, module_folder
 from e2e.cluster.kubectl import condition_true
 from e2e.cluster.lifecycle import Cluster
 from e2e.others import Other, installed, load_image, override_container, rendered
-from e2e.services import PATIENCE_S
+from e2e.services import TIMEOUT_S
 
 NAMESPACE = "keda"
 DEPLOYMENTS = ("keda-operator", "keda-metrics-apiserver")
@@ -31,6 +31,6 @@ def keda(cluster: Cluster) -> Iterator[None]:
             "the API of external metrics",
             API_SERVICE,
             lambda resource: condition_true(resource, "Available"),
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
         )
         yield

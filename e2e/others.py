@@ -14,7 +14,7 @@ from e2e.cluster.buildah import ImageBuild
 from e2e.cluster.images import CONTAINERFILES, PREFIX
 from e2e.cluster.kubectl import deployment_available
 from e2e.cluster.lifecycle import Cluster
-from e2e.services import PATIENCE_S, Object
+from e2e.services import TIMEOUT_S, Object
 
 _OF_THE_CLUSTER = {
     "APIService",
@@ -77,9 +77,9 @@ def installed(cluster: Cluster, project: Other) -> Iterator[None]:
             cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=listed)
             for name in project.deployments:
                 words = ("deployment", name, "--namespace", project.namespace)
-                cluster.kubectl.wait_for(name, words, deployment_available, timeout_s=PATIENCE_S)
+                cluster.kubectl.wait_for(name, words, deployment_available, timeout_s=TIMEOUT_S)
         yield
     finally:
         for reference in project.first:
-            cluster.kubectl("delete", *reference, "--ignore-not-found", timeout_s=PATIENCE_S)
-        cluster.kubectl("delete", "--ignore-not-found", "--filename", "-", stdin=listed, timeout_s=PATIENCE_S)
+            cluster.kubectl("delete", *reference, "--ignore-not-found", timeout_s=TIMEOUT_S)
+        cluster.kubectl("delete", "--ignore-not-found", "--filename", "-", stdin=listed, timeout_s=TIMEOUT_S)

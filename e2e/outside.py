@@ -18,7 +18,7 @@ from e2e.cluster.images import REPOSITORY
 from e2e.cluster.layout import Layout
 from e2e.cluster.polling import wait_until
 from e2e.fault_proxy import FaultProxy, Request
-from e2e.services import PATIENCE_S
+from e2e.services import TIMEOUT_S
 
 LEASE = "outside"
 
@@ -57,7 +57,7 @@ class Operator:
         self._log.close()
 
     def wait_ended(self) -> tuple[float, int]:
-        wait_until(f"{self.name} has ended", lambda: bool(self.ends), timeout_s=PATIENCE_S, every_s=0.02)
+        wait_until(f"{self.name} has ended", lambda: bool(self.ends), timeout_s=TIMEOUT_S, every_s=0.02)
         return self.ends[-1]
 
     def took_over(self) -> Request | None:
@@ -66,7 +66,7 @@ class Operator:
 
     def wait_leading(self) -> Request:
         wait_until(
-            f"{self.name} leads", lambda: self.took_over() is not None, timeout_s=PATIENCE_S, every_s=0.02
+            f"{self.name} leads", lambda: self.took_over() is not None, timeout_s=TIMEOUT_S, every_s=0.02
         )
         write = self.took_over()
         assert write is not None
@@ -129,7 +129,7 @@ def operators(
                 wait_until(
                     f"{operator.name} waits",
                     lambda operator=operator: operator.looks() >= 2,  # type: ignore[misc]
-                    timeout_s=PATIENCE_S,
+                    timeout_s=TIMEOUT_S,
                 )
         yield all_operators
     finally:

@@ -17,7 +17,7 @@ from e2e.demo.partners import ClientPod
 from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.hub import samples
 
-PATIENCE_S = 240
+TIMEOUT_S = 240
 """Bound of every wait: far beyond what anything takes, so that only what never happens fails."""
 CHILD_KINDS = ("deployments", "services", "configmaps", "networkpolicies")
 OPERATOR = f"{RELEASE}-operator"
@@ -66,7 +66,7 @@ class Service:
             f"{self.name}: {what}",
             words,
             lambda resource: is_observed(resource) and met(resource),
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
             give_up=lambda: None,
         )
 
@@ -103,7 +103,7 @@ class Service:
     def delete(self) -> None:
         """Delete it and wait until it is gone; its pods may take longer."""
         words = ("embeddingservice", self.name, "--namespace", self.namespace)
-        self.kubectl("delete", *words, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+        self.kubectl("delete", *words, f"--timeout={TIMEOUT_S}s", timeout_s=TIMEOUT_S + 30)
 
     def children(self, *kinds: str) -> list[Object]:
         """Children that carry the service's label, of all kinds or of some."""
@@ -190,7 +190,7 @@ def leader(kubectl: Kubectl, *, other_than: str = "") -> Object:
         leaders[:] = [pod for pod in operator_pods(kubectl) if pod["metadata"]["name"] == holder]
         return bool(leaders) and holder != other_than
 
-    wait_until("an operator leads", leads, timeout_s=PATIENCE_S)
+    wait_until("an operator leads", leads, timeout_s=TIMEOUT_S)
     return leaders[0]
 
 

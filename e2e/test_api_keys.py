@@ -8,7 +8,7 @@ from e2e.calls import Call, send
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, Object, Service, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, hub_spec
 
 TEXT = json.dumps({"inputs": "with a key"}).encode()
 
@@ -42,7 +42,7 @@ def test_a_key_that_is_changed_in_its_secret_counts_in_every_pod(
         lambda: (
             [(ask(embsvc, pod, "old-key"), ask(embsvc, pod, "new-key")) for pod in pods] == 2 * [(401, 200)]
         ),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     assert {pod["metadata"]["uid"] for pod in embsvc.pods()} == {pod["metadata"]["uid"] for pod in pods}
     assert all(

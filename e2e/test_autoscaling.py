@@ -16,7 +16,7 @@ from e2e.conftest import MakeService
 from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE
 from e2e.load import asking
 from e2e.scaled import LONG_TEXT, ready, scaled_spec, somebody_elses_api, upgrade
-from e2e.services import PATIENCE_S, Object, Service, condition
+from e2e.services import TIMEOUT_S, Object, Service, condition
 
 pytestmark = pytest.mark.soak
 
@@ -34,7 +34,7 @@ def is_available(resource: Object) -> bool:
 
 
 def wait_registered(kubectl: Kubectl) -> None:
-    kubectl.wait_for("the metrics API", API_SERVICE, is_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("the metrics API", API_SERVICE, is_available, timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +44,7 @@ def adapter(cluster: Cluster, kubectl: Kubectl) -> Iterator[None]:
     wait_registered(kubectl)
     yield
     upgrade(cluster, "--set", "metricsAdapter.enabled=false")
-    wait_until("nothing is registered", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
+    wait_until("nothing is registered", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=TIMEOUT_S)
 
 
 def value(resource: Object) -> float:
@@ -76,7 +76,7 @@ def test_the_number_holds_while_the_adapter_dies_and_namespaces_can_be_deleted(
         assert pods is not None
         name = pods["items"][0]["metadata"]["name"]
         kubectl("delete", "pod", name, "--namespace", OPERATOR_NAMESPACE, "--grace-period=0", "--force")
-        kubectl.wait_for("the adapter", DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+        kubectl.wait_for("the adapter", DEPLOYMENT, deployment_available, timeout_s=TIMEOUT_S)
         assert ready(scaled.get()) == 3
         kubectl("scale", *DEPLOYMENT, "--replicas=0")
         scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
@@ -99,7 +99,7 @@ def seconds_to_delete_a_namespace(kubectl: Kubectl) -> float:
     name = f"e2e-{secrets.token_hex(4)}"
     kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
     start = time.monotonic()
-    kubectl("delete", "namespace", name, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+    kubectl("delete", "namespace", name, f"--timeout={TIMEOUT_S}s", timeout_s=TIMEOUT_S + 30)
     return time.monotonic() - start
 
 
@@ -121,7 +121,7 @@ def test_somebody_elses_metrics_api_is_left_alone_and_named(kubectl: Kubectl, sc
     foreign = somebody_elses_api()
     kubectl("create", "--filename", "-", stdin=json.dumps(foreign))
     try:
-        wait_until("ours is gone", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=PATIENCE_S)
+        wait_until("ours is gone", lambda: kubectl.get(*API_SERVICE) is None, timeout_s=TIMEOUT_S)
         reported = scaled.wait_condition("ScalingActive", "False", "MetricsUnavailable")
         assert "monitoring/prometheus-adapter" in reported["message"]
     finally:

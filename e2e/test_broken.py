@@ -13,7 +13,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import ClientPod, hub_token
 from e2e.hub import samples
-from e2e.services import PATIENCE_S, Service, condition, hub_spec
+from e2e.services import TIMEOUT_S, Service, condition, hub_spec
 
 TOKEN = {"tokenSecretRef": {"name": "hub", "key": "token"}}
 MISSING_SECRET = {"tokenSecretRef": {"name": "no-such-secret", "key": "token"}}
@@ -173,4 +173,4 @@ def test_a_refusal_by_the_api_server_is_passed_on(service: MakeService) -> None:
     refused.apply(hub_spec())
     refused.wait_serving()
     refused.delete()
-    wait_until("its pods are gone", lambda: not refused.children("pods"), timeout_s=PATIENCE_S)
+    wait_until("its pods are gone", lambda: not refused.children("pods"), timeout_s=TIMEOUT_S)

@@ -13,7 +13,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_NAMESPACE, HUB_URL, ClientPod
 from e2e.hub import samples
-from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec, is_serving
+from e2e.services import TIMEOUT_S, Object, Service, condition, hub_spec, is_serving
 
 CLAIM = "store"
 INT8 = {"precision": "int8"}
@@ -47,10 +47,10 @@ def _scale_hub(kubectl: Kubectl, replicas: int) -> None:
     where = ("deployment", "hub", "--namespace", HUB_NAMESPACE)
     kubectl("scale", *where, f"--replicas={replicas}")
     if replicas:
-        kubectl.wait_for("the hub is back", where, deployment_available, timeout_s=PATIENCE_S)
+        kubectl.wait_for("the hub is back", where, deployment_available, timeout_s=TIMEOUT_S)
         return
     pods = ("pods", "--namespace", HUB_NAMESPACE, "--selector", "app=hub")
-    wait_until("the hub is gone", lambda: not (kubectl.get(*pods) or {}).get("items"), timeout_s=PATIENCE_S)
+    wait_until("the hub is gone", lambda: not (kubectl.get(*pods) or {}).get("items"), timeout_s=TIMEOUT_S)
 
 
 def got(client: ClientPod, url: str) -> Any:
@@ -158,7 +158,7 @@ def test_a_fetch_waits_for_the_hub_and_says_so(
     claim = ("persistentvolumeclaim", "late-models", "--namespace", namespace)
     assert kubectl.get(*claim) is not None
     late.delete()
-    wait_until("its volume goes with it", lambda: kubectl.get(*claim) is None, timeout_s=PATIENCE_S)
+    wait_until("its volume goes with it", lambda: kubectl.get(*claim) is None, timeout_s=TIMEOUT_S)
 
 
 def test_a_variant_below_the_floor_is_not_served(
@@ -226,11 +226,11 @@ def test_a_claim_that_an_administrator_enlarges_stays_so_large(
             lambda mark=mark: (
                 enlarged.child_named("service", "enlarged")["metadata"]["annotations"].get("mark") == mark
             ),  # type: ignore[misc]
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
         )
         assert size() in ("2048Mi", "2Gi")
     enlarged.apply(spec("3Gi", "third"))
-    wait_until("the manifest enlarges it further", lambda: size() == "3Gi", timeout_s=PATIENCE_S)
+    wait_until("the manifest enlarges it further", lambda: size() == "3Gi", timeout_s=TIMEOUT_S)
     enlarged.wait_serving()
     enlarged.delete()
     kubectl("delete", "storageclass", "growing")

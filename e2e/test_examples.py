@@ -9,7 +9,7 @@ import yaml
 
 from e2e.cluster.images import REPOSITORY
 from e2e.cluster.kubectl import Kubectl
-from e2e.services import PATIENCE_S
+from e2e.services import TIMEOUT_S
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 
@@ -20,8 +20,8 @@ def test_example(kubectl: Kubectl, namespace: str, example: Path) -> None:
     where = ("--namespace", namespace)
     kubectl("apply", "--filename", str(example), *where)
     # At once after the apply: this must wait, although nothing has been said about the resource yet.
-    limit = f"--timeout={PATIENCE_S}s"
-    kubectl("wait", "--for=condition=Ready", f"embsvc/{name}", limit, *where, timeout_s=PATIENCE_S + 30)
+    limit = f"--timeout={TIMEOUT_S}s"
+    kubectl("wait", "--for=condition=Ready", f"embsvc/{name}", limit, *where, timeout_s=TIMEOUT_S + 30)
     received = kubectl.get("embsvc", name, *where)
     assert received is not None
     assert received["status"]["readyReplicas"] == 1

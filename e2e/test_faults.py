@@ -14,7 +14,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.fault_proxy import SLOW_S, Fault, FaultProxy, Request
 from e2e.outside import Operator, proxied_operator
-from e2e.services import PATIENCE_S, Service, hub_spec
+from e2e.services import TIMEOUT_S, Service, hub_spec
 
 AWAY_S = 60
 BYSTANDERS = 8
@@ -51,7 +51,7 @@ def changing(operator: Operator, service: MakeService) -> Iterator[Service]:
     wait_until(
         "nothing more is written",
         lambda: not writes(operator, time.monotonic() - QUIET_S),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     operator.ends.clear()
     yield embsvc
@@ -67,7 +67,7 @@ def wait_acted_on(service: Service, mark: str) -> None:
         received = service.kubectl.get("service", service.name, "--namespace", service.namespace)
         return received is not None and received["metadata"]["annotations"].get("mark") == mark
 
-    wait_until(f"the mark is {mark}", is_so, timeout_s=PATIENCE_S)
+    wait_until(f"the mark is {mark}", is_so, timeout_s=TIMEOUT_S)
 
 
 def writes(operator: Operator, since: float) -> list[str]:
@@ -160,7 +160,7 @@ def test_what_happens_while_no_watch_is_open_is_found(
     proxy.fault = "None"
     wait_acted_on(changing, name)
     wait_until(
-        "the policy is there again", lambda: bool(changing.children("networkpolicies")), timeout_s=PATIENCE_S
+        "the policy is there again", lambda: bool(changing.children("networkpolicies")), timeout_s=TIMEOUT_S
     )
     assert operator.ends == []
 

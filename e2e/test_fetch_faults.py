@@ -22,7 +22,7 @@ from e2e.conftest import MakeService
 from e2e.hub import samples
 from e2e.hub.faults import FaultKind
 from e2e.node_hub import NodeHub
-from e2e.services import PATIENCE_S, Object, Service
+from e2e.services import TIMEOUT_S, Object, Service
 from e2e.volumes import NodeVolume, bytes_in, writable_folder
 from embedserve_runtime.store.checking import find_damage
 
@@ -81,7 +81,7 @@ def kill_processes() -> None:
         process_ids[:] = fetching_processes()
         return bool(process_ids)
 
-    wait_until("a pod fetches", is_there, timeout_s=PATIENCE_S, every_s=0.05)
+    wait_until("a pod fetches", is_there, timeout_s=TIMEOUT_S, every_s=0.05)
     for number in process_ids:
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
@@ -100,7 +100,7 @@ def wait_for_bytes(volume: NodeVolume, enough: int, embsvc: Service) -> None:
     wait_until(
         "the Job has written some more",
         lambda: bytes_in(volume.folder) >= enough or is_served(embsvc),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
         every_s=0.05,
     )
 

@@ -12,7 +12,7 @@ import pytest
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.git import GitOps, by_flux, pull_and_apply
-from e2e.services import PATIENCE_S, Service, condition, hub_spec
+from e2e.services import TIMEOUT_S, Service, condition, hub_spec
 from e2e.spaces import CLIENTS, Watch, vector_at, watching
 
 MEAN = hub_spec(servedModelName="gitops", replicas=2)
@@ -65,7 +65,7 @@ def test_clients_get_one_space_and_then_the_other_and_a_revert_brings_the_first_
         gitops.commit(CLS, "Pool by the first token")
         status = service.wait_serving()["status"]
         new, at_new = vector_at(service, status["vectorSpace"]["url"], TEXT)
-        wait_until("the name leads to it", lambda: by_name(service) == new, timeout_s=PATIENCE_S)
+        wait_until("the name leads to it", lambda: by_name(service) == new, timeout_s=TIMEOUT_S)
     check(there, [old, new], {old: at_old, new: at_new})
     print(f"{there.answers} answers, the spaces overlap by {overlap(there, old, new):.3f} s")
     (previous,) = status["vectorSpace"]["previous"]
@@ -77,7 +77,7 @@ def test_clients_get_one_space_and_then_the_other_and_a_revert_brings_the_first_
     with watching(service, TEXT) as back:
         gitops.revert()
         service.wait_serving()
-        wait_until("the name leads back", lambda: by_name(service) == old, timeout_s=PATIENCE_S)
+        wait_until("the name leads back", lambda: by_name(service) == old, timeout_s=TIMEOUT_S)
     check(back, [new, old], {old: at_old, new: at_new})
     print(f"{back.answers} answers, the spaces overlap by {overlap(back, new, old):.3f} s")
     assert {pod["metadata"]["uid"] for pod in service.pods()} == pods, "no pod was made or ended"

@@ -17,7 +17,7 @@ from e2e.keda import keda
 from e2e.load import asking
 from e2e.prometheus import prometheus
 from e2e.scaled import LONG_TEXT, ready, scaled_spec, upgrade
-from e2e.services import PATIENCE_S, Object, Service, condition
+from e2e.services import TIMEOUT_S, Object, Service, condition
 
 pytestmark = pytest.mark.soak
 
@@ -70,7 +70,7 @@ def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
             wait_until(
                 "the trigger is Prometheus",
                 lambda: scaled_object(scaled)["spec"]["triggers"][0]["type"] == "prometheus",
-                timeout_s=PATIENCE_S,
+                timeout_s=TIMEOUT_S,
             )
             grows_and_shrinks(scaled)
             # A value for each pod, a zero as well: without one the autoscaler would know nothing of it.
@@ -82,7 +82,7 @@ def test_a_service_grows_and_shrinks_by_what_a_prometheus_tells_keda(
                         [(series_labels["pod"], value) for series_labels, value in server.values(query)]
                         == want
                     ),  # type: ignore[misc]
-                    timeout_s=PATIENCE_S,
+                    timeout_s=TIMEOUT_S,
                 )
         finally:
             upgrade(cluster, "--set", "keda.prometheusAddress=")
@@ -111,7 +111,7 @@ def test_a_service_that_nobody_wakes_goes_to_zero_and_comes_back(scaled: Service
     scaled.apply(scaled_spec(minReplicas=0, triggers=[never]))
     asleep = scaled.wait_condition("Ready", "True", "ScaledToZero")
     assert asleep["message"] == "its autoscaler sees no work: no pod runs"
-    wait_until("no pod runs", lambda: scaled.pods() == [], timeout_s=PATIENCE_S)
+    wait_until("no pod runs", lambda: scaled.pods() == [], timeout_s=TIMEOUT_S)
     scaled.apply(scaled_spec(minReplicas=0, triggers=[always]))
     scaled.wait_serving()
     assert len(scaled.embed("awake")) == 1
@@ -142,7 +142,7 @@ def test_a_service_changes_its_autoscaler_and_back_without_losing_a_pod(
             wait_until(
                 f"{'KEDA' if keda_decides else 'the operator'} decides",
                 lambda by=keda_decides: is_scaled_by(by),  # type: ignore[misc]
-                timeout_s=PATIENCE_S,
+                timeout_s=TIMEOUT_S,
             )
             print(
                 f"\nwith the chart's upgrade, {time.monotonic() - began:.0f} s until one autoscaler was left"

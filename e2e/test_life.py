@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.hub import samples
-from e2e.services import PATIENCE_S, Object, Service, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, hub_spec
 
 SPEC = hub_spec(servedModelName="life")
 
@@ -125,7 +125,7 @@ def test_a_deleted_child_comes_back(life: Service, kubectl: Kubectl, kind: str) 
         uids = {child["metadata"]["name"]: child["metadata"]["uid"] for child in life.children(kind)}
         return uids.keys() == before.keys() and not set(uids.values()) & set(before.values())
 
-    wait_until(f"{kind} {', '.join(before)} are back", are_back, timeout_s=PATIENCE_S)
+    wait_until(f"{kind} {', '.join(before)} are back", are_back, timeout_s=TIMEOUT_S)
     life.wait_serving()
 
 
@@ -140,7 +140,7 @@ def test_a_child_that_somebody_changed_is_put_right_and_additions_stay(
     def is_right() -> bool:
         return bool(life.child("deployments")["spec"]["replicas"] == 1)
 
-    wait_until("the Deployment has its replicas back", is_right, timeout_s=PATIENCE_S)
+    wait_until("the Deployment has its replicas back", is_right, timeout_s=TIMEOUT_S)
     assert life.child("deployments")["metadata"]["labels"]["mesh"] == "on"
     life.wait_serving()
 
@@ -151,7 +151,7 @@ def test_a_child_whose_labels_were_taken_off_gets_them_back_and_nothing_else_cha
     before = life.child("deployments")
     name = before["metadata"]["name"]
     kubectl("label", "deployment", name, "embedserve.dev/service-", "--namespace", life.namespace)
-    wait_until("it has its labels", lambda: len(life.children("deployments")) == 1, timeout_s=PATIENCE_S)
+    wait_until("it has its labels", lambda: len(life.children("deployments")) == 1, timeout_s=TIMEOUT_S)
     life.wait_serving()
     after = life.child("deployments")
     assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
@@ -173,7 +173,7 @@ def test_a_service_that_is_created_again_adopts_what_its_deletion_orphaned(
             child["metadata"].get("ownerReferences", [{"uid": ""}])[0]["uid"] for child in life.children()
         }
 
-    wait_until("all children belong to it", lambda: find_owners() == {owner}, timeout_s=PATIENCE_S)
+    wait_until("all children belong to it", lambda: find_owners() == {owner}, timeout_s=TIMEOUT_S)
     assert {pod["metadata"]["uid"] for pod in life.pods()} == pods
 
 
@@ -182,7 +182,7 @@ def test_a_pass_asks_for_nothing_that_is_right_already(life: Service, kubectl: K
     for _ in range(2):
         # The Service's return shows that passes were made.
         kubectl("delete", "service", "life", "--namespace", life.namespace)
-        wait_until("the Service is back", lambda: len(life.children("services")) == 2, timeout_s=PATIENCE_S)
+        wait_until("the Service is back", lambda: len(life.children("services")) == 2, timeout_s=TIMEOUT_S)
     after = _applies(kubectl)
     assert (after["deployments"], after["configmaps"]) == (applies["deployments"], applies["configmaps"])
     assert after["services"] == applies["services"] + 2
@@ -202,7 +202,7 @@ def _applies(kubectl: Kubectl) -> dict[str, int]:
 def test_a_suspended_service_keeps_its_name_and_nothing_else(life: Service) -> None:
     life.apply({**SPEC, "suspend": True})
     life.wait_condition("Ready", "True", "Suspended")
-    wait_until("no pod runs", lambda: not life.pods(), timeout_s=PATIENCE_S)
+    wait_until("no pod runs", lambda: not life.pods(), timeout_s=TIMEOUT_S)
     assert len(life.children("services", "deployments")) == 3, "the vector space has a Service too"
     life.apply(SPEC)
     life.wait_serving()
@@ -212,6 +212,6 @@ def test_deletion_leaves_nothing_behind(life: Service, kubectl: Kubectl) -> None
     before: list[Object] = life.children()
     assert {child["kind"] for child in before} == {"Deployment", "Service", "ConfigMap", "NetworkPolicy"}
     life.delete()
-    wait_until("all children are gone", lambda: not life.children(), timeout_s=PATIENCE_S)
-    wait_until("all pods are gone", lambda: not life.children("pods"), timeout_s=PATIENCE_S)
+    wait_until("all children are gone", lambda: not life.children(), timeout_s=TIMEOUT_S)
+    wait_until("all pods are gone", lambda: not life.children("pods"), timeout_s=TIMEOUT_S)
     assert kubectl.get("embeddingservice", "life", "--namespace", life.namespace) is None

@@ -6,7 +6,7 @@ import pytest
 
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, Service, condition, hub_spec
+from e2e.services import TIMEOUT_S, Service, condition, hub_spec
 from e2e.spaces import vector_at
 
 MEAN = hub_spec(servedModelName="change", replicas=2)
@@ -51,7 +51,7 @@ def test_a_broken_new_model_takes_nothing_away(change: Service) -> None:
         before["vectorSpace"]["revision"]
     }
     wait_until(
-        "the attempt is cleared away", lambda: _revisions(change) <= kept_revisions, timeout_s=PATIENCE_S
+        "the attempt is cleared away", lambda: _revisions(change) <= kept_revisions, timeout_s=TIMEOUT_S
     )
 
 
@@ -76,7 +76,7 @@ def test_a_held_space_is_reachable_at_its_own_name_only_and_takes_over_when_it_i
     assert _by_name(change) == old
     change.apply({**CLS, "rollout": {"hold": False, "keepPrevious": "0s"}})
     assert change.wait_serving()["status"]["vectorSpace"]["id"] == rollout["vectorSpace"]
-    wait_until("nothing is kept", lambda: len(change.children("deployments")) == 1, timeout_s=PATIENCE_S)
+    wait_until("nothing is kept", lambda: len(change.children("deployments")) == 1, timeout_s=TIMEOUT_S)
 
 
 def test_a_held_space_does_not_take_the_name_of_a_service_that_is_suspended_and_resumed(
@@ -88,14 +88,14 @@ def test_a_held_space_does_not_take_the_name_of_a_service_that_is_suspended_and_
     change.wait_condition("Ready", "True", "Held")
     change.apply({**held_spec, "suspend": True})
     change.wait_condition("Ready", "True", "Suspended")
-    wait_until("no pod runs any more", lambda: not change.children("pods"), timeout_s=PATIENCE_S)
+    wait_until("no pod runs any more", lambda: not change.children("pods"), timeout_s=TIMEOUT_S)
     change.apply({**held_spec, "replicas": 1})
     change.wait_condition("Ready", "True", "Held")
     assert _by_name(change) == old
     wait_until(
         "both have the number of pods that was asked for last",
         lambda: [child["status"].get("readyReplicas") for child in change.children("deployments")] == [1, 1],
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
 
 

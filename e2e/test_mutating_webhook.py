@@ -21,7 +21,7 @@ from e2e.fault_proxy import Request
 from e2e.outside import Operator, proxied_operator
 from e2e.s3 import free_port
 from e2e.server import Server
-from e2e.services import PATIENCE_S, Object, Service, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, hub_spec
 
 NAME = "platform-defaults"
 ADDED = "platform.example.com/owner"
@@ -169,11 +169,11 @@ def test_what_a_webhook_adds_is_kept_and_not_fought_over(operator: Operator, ser
     mutated = service("mutated")
     mutated.apply(spec(0))
     mutated.wait_condition("Ready", "True", "Suspended")
-    wait_until("the webhook was asked", lambda: has_mark(mutated, 0), timeout_s=PATIENCE_S)
+    wait_until("the webhook was asked", lambda: has_mark(mutated, 0), timeout_s=TIMEOUT_S)
     began = len(operator.proxy.passed)
     for number in range(1, ROUNDS + 1):
         mutated.apply(spec(number))
-        wait_until(f"the mark is {number}", lambda n=number: has_mark(mutated, n), timeout_s=PATIENCE_S)  # type: ignore[misc]
+        wait_until(f"the mark is {number}", lambda n=number: has_mark(mutated, n), timeout_s=TIMEOUT_S)  # type: ignore[misc]
     writes = Counter(
         request.path.partition("?")[0].split("/")[-2]
         for request in operator.proxy.passed[began:]

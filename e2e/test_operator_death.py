@@ -10,7 +10,7 @@ from e2e.cluster.kubectl import Kubectl, deployment_available
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.release import OPERATOR_NAMESPACE
-from e2e.services import OPERATOR, PATIENCE_S, Object, hub_spec, kill_operator, leader
+from e2e.services import OPERATOR, TIMEOUT_S, Object, hub_spec, kill_operator, leader
 
 DEPLOYMENT = ("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
 
@@ -24,7 +24,7 @@ def test_killed_between_two_services_it_finishes_both(kubectl: Kubectl, service:
     first, second = service("first"), service("second")
     before = leader(kubectl)
     first.apply(hub_spec())
-    wait_until("the first child exists", lambda: bool(first.children("configmaps")), timeout_s=PATIENCE_S)
+    wait_until("the first child exists", lambda: bool(first.children("configmaps")), timeout_s=TIMEOUT_S)
     kill_operator(before)
     second.apply(hub_spec())
     first.wait_serving()
@@ -42,12 +42,12 @@ def test_killed_in_the_middle_of_a_model_change_it_completes_the_change(
     before = changing.wait_serving()["status"]["vectorSpace"]["id"]
     changing.apply(hub_spec(model={"pooling": "cls"}, rollout={"keepPrevious": "0s"}))
     wait_until(
-        "the new Deployment exists", lambda: len(changing.children("deployments")) == 2, timeout_s=PATIENCE_S
+        "the new Deployment exists", lambda: len(changing.children("deployments")) == 2, timeout_s=TIMEOUT_S
     )
     kill_operator(leader(kubectl))
     assert changing.wait_serving()["status"]["vectorSpace"]["id"] != before
     wait_until(
-        "the old Deployment is gone", lambda: len(changing.children("deployments")) == 1, timeout_s=PATIENCE_S
+        "the old Deployment is gone", lambda: len(changing.children("deployments")) == 1, timeout_s=TIMEOUT_S
     )
     changing.delete()
 
@@ -55,10 +55,10 @@ def test_killed_in_the_middle_of_a_model_change_it_completes_the_change(
 @pytest.fixture
 def two_operators(kubectl: Kubectl) -> Iterator[None]:
     kubectl("scale", *DEPLOYMENT, "--replicas=2")
-    kubectl.wait_for("two operators", DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("two operators", DEPLOYMENT, deployment_available, timeout_s=TIMEOUT_S)
     yield
     kubectl("scale", *DEPLOYMENT, "--replicas=1")
-    kubectl.wait_for("one operator", DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("one operator", DEPLOYMENT, deployment_available, timeout_s=TIMEOUT_S)
 
 
 def test_the_second_operator_takes_over_when_the_first_is_gone(

@@ -13,7 +13,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.cluster.process_table import list_commands
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, hub_spec, leader
+from e2e.services import TIMEOUT_S, hub_spec, leader
 
 AWAY_S = 60
 """Longer than a leader may be without its Lease."""
@@ -37,7 +37,7 @@ def stopped_api_server(cluster: Cluster) -> Iterator[None]:
         wait_until(
             "the API server answers",
             lambda: kubectl.attempt("get", "--raw", "/readyz", timeout_s=10).stdout == "ok",
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
         )
 
 

@@ -17,7 +17,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
 from e2e.demo.release import OPERATOR_NAMESPACE, Release
-from e2e.services import PATIENCE_S, Object, hub_spec, operator_pods
+from e2e.services import TIMEOUT_S, Object, hub_spec, operator_pods
 
 POLICY = "e2e-no-fixed-users"
 MARK = "e2e.embedserve.dev/no-fixed-users"
@@ -101,7 +101,7 @@ def no_fixed_users(kubectl: Kubectl, namespace: str) -> Iterator[None]:
     kubectl.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": policy()}))
     for name in (namespace, OPERATOR_NAMESPACE):
         kubectl("label", "namespace", name, f"{MARK}=true", "--overwrite")
-    wait_until("the policy is in force", lambda: is_refused(kubectl, namespace), timeout_s=PATIENCE_S)
+    wait_until("the policy is in force", lambda: is_refused(kubectl, namespace), timeout_s=TIMEOUT_S)
     yield
     for name in (namespace, OPERATOR_NAMESPACE):
         kubectl("label", "namespace", name, f"{MARK}-")
@@ -154,7 +154,7 @@ def test_where_the_platform_chooses_users_pods_name_none(
             c["type"] == "Established" and c["status"] == "True"
             for c in resource.get("status", {}).get("conditions", [])
         ),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     release.install()
     embsvc.wait_serving()

@@ -17,7 +17,7 @@ from e2e.cluster.shell import attempt, run
 from e2e.conftest import MakeService
 from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
 from e2e.scaled import scaled_spec, somebody_elses_api
-from e2e.services import OPERATOR, PATIENCE_S
+from e2e.services import OPERATOR, TIMEOUT_S
 
 PROGRAM = "from embedserve_operator.commands.cli import kubectl_plugin; raise SystemExit(kubectl_plugin())"
 
@@ -30,7 +30,7 @@ def nobody_scales(kubectl: Kubectl) -> None:
         received = kubectl.get("embeddingservices", "--all-namespaces") or {"items": []}
         return [item["metadata"]["name"] for item in received["items"] if "autoscaling" in item["spec"]]
 
-    wait_until("no service scales", lambda: not scaling(), timeout_s=PATIENCE_S)
+    wait_until("no service scales", lambda: not scaling(), timeout_s=TIMEOUT_S)
 
 
 def preflight(cluster: Cluster, *words: str) -> CompletedProcess[str]:

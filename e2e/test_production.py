@@ -15,7 +15,7 @@ from e2e.cluster.shell import run
 from e2e.conftest import MakeService
 from e2e.demo.release import CHART, OPERATOR_NAMESPACE, RELEASE
 from e2e.load import asking
-from e2e.services import OPERATOR, PATIENCE_S, Service, condition, hub_spec, is_serving
+from e2e.services import OPERATOR, TIMEOUT_S, Service, condition, hub_spec, is_serving
 
 OPERATOR_DEPLOYMENT = ("deployment", OPERATOR, "--namespace", OPERATOR_NAMESPACE)
 
@@ -51,11 +51,11 @@ def test_evicting_one_pod_after_the_other_fails_no_request(service: MakeService)
     with asking(drained) as load:
         assert evict(drained, before[0])
         assert not evict(drained, before[1]), "the budget holds the second one back"
-        wait_until("the second may go", lambda: evict(drained, before[1]), timeout_s=PATIENCE_S)
+        wait_until("the second may go", lambda: evict(drained, before[1]), timeout_s=TIMEOUT_S)
         wait_until(
             "both have been replaced",
             lambda: not set(before) & {pod["metadata"]["name"] for pod in drained.pods()},
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
         )
         drained.wait_serving()
     assert load.failed == []
@@ -81,7 +81,7 @@ def test_an_upgrade_of_the_operator_restarts_no_pod(
     image = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     cluster.containerd.tag(f"docker.io/library/{image}", "docker.io/library/embedserve-operator:next")
     kubectl("set", "image", *OPERATOR_DEPLOYMENT, "operator=embedserve-operator:next")
-    kubectl.wait_for("the new operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("the new operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=TIMEOUT_S)
     # That this one is served shows that the new operator has gone over all resources.
     newcomer = service("other")
     newcomer.apply(hub_spec(suspend=True))
@@ -89,7 +89,7 @@ def test_an_upgrade_of_the_operator_restarts_no_pod(
     assert is_serving(steady.get())
     assert [(pod["metadata"]["uid"], pod["metadata"]["name"]) for pod in steady.pods()] == before
     kubectl("set", "image", *OPERATOR_DEPLOYMENT, f"operator={image}")
-    kubectl.wait_for("the operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=PATIENCE_S)
+    kubectl.wait_for("the operator", OPERATOR_DEPLOYMENT, deployment_available, timeout_s=TIMEOUT_S)
     newcomer.delete()
 
 
@@ -134,7 +134,7 @@ def test_an_autoscaler_keeps_the_number_that_it_writes(kubectl: Kubectl, service
     wait_until(
         "the autoscaler is made",
         lambda: bool(scaled.children("horizontalpodautoscalers")),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     scaled.wait_serving()
     deployment = scaled.child("deployments")
@@ -144,13 +144,13 @@ def test_an_autoscaler_keeps_the_number_that_it_writes(kubectl: Kubectl, service
     kubectl("scale", *words, "--replicas=2")
     scaled.wait_for("two pods", lambda resource: resource["status"].get("readyReplicas") == 2)
     kubectl("delete", "service", "scaled", "--namespace", scaled.namespace)
-    wait_until("a pass was made", lambda: bool(scaled.children("services")), timeout_s=PATIENCE_S)
+    wait_until("a pass was made", lambda: bool(scaled.children("services")), timeout_s=TIMEOUT_S)
     assert scaled.child("deployments")["spec"]["replicas"] == 2
     scaled.apply(hub_spec(replicas=1))
     wait_until(
         "the autoscaler is gone",
         lambda: not scaled.children("horizontalpodautoscalers"),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     assert scaled.wait_serving()["status"]["readyReplicas"] == 1
     scaled.delete()
@@ -158,7 +158,7 @@ def test_an_autoscaler_keeps_the_number_that_it_writes(kubectl: Kubectl, service
 
 def test_events_tell_each_thing_once(kubectl: Kubectl, steady: Service) -> None:
     kubectl("delete", "service", "steady", "--namespace", steady.namespace)
-    wait_until("a pass was made", lambda: bool(steady.children("services")), timeout_s=PATIENCE_S)
+    wait_until("a pass was made", lambda: bool(steady.children("services")), timeout_s=TIMEOUT_S)
     words = ("--namespace", steady.namespace, "--field-selector", "involvedObject.kind=EmbeddingService")
     events = json.loads(kubectl("get", "events", *words, "--output", "json"))["items"]
     reasons = [(e["involvedObject"]["name"], e["reason"]) for e in events]

@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.release import OPERATOR_NAMESPACE
-from e2e.services import OPERATOR, PATIENCE_S, Object, Service, condition, hub_spec
+from e2e.services import OPERATOR, TIMEOUT_S, Object, Service, condition, hub_spec
 
 CACHE = {"volume": {"size": "1Gi"}}
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:{OPERATOR}"
@@ -86,7 +86,7 @@ def no_room(kubectl: Kubectl, namespace: str) -> Iterator[None]:
         "the quota counts",
         ("resourcequota", "none", "--namespace", namespace),
         lambda resource: "pods" in resource.get("status", {}).get("used", {}),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     yield
     kubectl("delete", "resourcequota", "none", "--namespace", namespace, "--ignore-not-found")
@@ -129,7 +129,7 @@ def test_nothing_is_written_at_passes_that_change_nothing(kubectl: Kubectl, serv
     wait_until(
         "the last pass is over",
         lambda: "last" in quiet.child_named("service", "quiet")["metadata"].get("annotations", {}),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     assert {_key(child): _version(child) for child in _quiet_children(quiet)} == before
 

@@ -19,7 +19,7 @@ from e2e.demo.earlier import EarlierRelease, load_earlier_release
 from e2e.demo.partners import HUB_URL
 from e2e.demo.release import Release
 from e2e.load import Load, asking
-from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, condition, hub_spec
 
 pytestmark = pytest.mark.upgrade
 
@@ -90,7 +90,7 @@ def wait_upgraded(services: list[Service]) -> int:
         waiting = [service for service in services if condition(service.get(), "Upgrading") is not None]
         return not waiting and all(is_seen(deployment) for deployment in deployments)
 
-    wait_until("all services are upgraded", all_are_upgraded, timeout_s=3 * PATIENCE_S, every_s=0.5)
+    wait_until("all services are upgraded", all_are_upgraded, timeout_s=3 * TIMEOUT_S, every_s=0.5)
     return most
 
 
@@ -145,7 +145,7 @@ def test_from_the_last_release_to_this_one_under_load(release: Release, services
         wait_until(
             "the new operator works",
             lambda: "after" in embsvc.child_named("service", embsvc.name)["metadata"].get("annotations", {}),
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
         )
         wait_upgraded(services)
     check_load(loads)

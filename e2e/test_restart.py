@@ -6,7 +6,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.load import asking
-from e2e.services import PATIENCE_S, Object, Service, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, hub_spec
 
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 REVISION = "deployment.kubernetes.io/revision"
@@ -33,7 +33,7 @@ def test_a_restart_by_kubectl_replaces_each_pod_once_and_is_kept(
     with asking(embsvc) as load:
         kubectl("rollout", "restart", *where)
         embsvc.wait_serving_by_others(before)
-        kubectl("rollout", "status", *where, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+        kubectl("rollout", "status", *where, f"--timeout={TIMEOUT_S}s", timeout_s=TIMEOUT_S + 30)
     assert load.failed == []
     assert load.asked, "requests were made"
 
@@ -46,7 +46,7 @@ def test_a_restart_by_kubectl_replaces_each_pod_once_and_is_kept(
 
     # Later passes of the operator, of which this one changes the Deployment itself, leave it alone.
     kubectl("delete", "service", "restarted", "--namespace", embsvc.namespace)
-    wait_until("a pass was made", lambda: len(embsvc.children("services")) == 2, timeout_s=PATIENCE_S)
+    wait_until("a pass was made", lambda: len(embsvc.children("services")) == 2, timeout_s=TIMEOUT_S)
     kubectl("scale", "embsvc", "restarted", "--replicas=1", "--namespace", embsvc.namespace)
     embsvc.wait_for("one pod is left", lambda _: len(embsvc.pods()) == 1)
     embsvc.wait_serving()

@@ -15,7 +15,7 @@ from e2e.cluster.polling import wait_until
 from e2e.demo.partners import ClientPod, hub_token
 from e2e.demo.release import OPERATOR_NAMESPACE
 from e2e.hub import samples
-from e2e.services import PATIENCE_S, Object, Service, condition, hub_spec
+from e2e.services import TIMEOUT_S, Object, Service, condition, hub_spec
 
 MARK = "marked5ecret"
 TWO_LINES = f"{MARK}-first\n{MARK}-second\n"
@@ -176,7 +176,7 @@ def test_a_job_is_not_tried_again_with_it(refused: dict[str, Service], name: str
     wait_until(
         "the Job is given up",
         lambda: condition(refused[name].child("jobs"), "Failed") is not None,
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     assert refused[name].child_named("job", job["metadata"]["name"])["status"]["failed"] == 1
 

@@ -18,7 +18,7 @@ from e2e.demo.partners import HUB_URL
 from e2e.demo.release import Release
 from e2e.hub import samples
 from e2e.node_hub import NodeHub
-from e2e.services import PATIENCE_S, Object, Service, is_serving
+from e2e.services import TIMEOUT_S, Object, Service, is_serving
 from e2e.volumes import NodeVolume, writable_folder
 from embedserve_runtime.store.checking import find_damage
 
@@ -76,7 +76,7 @@ def clean(kubectl: Kubectl, namespace: str) -> str:
         "the store is cleaned",
         ("job", job, "--namespace", namespace),
         lambda resource: condition_true(resource, "Complete"),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     return kubectl("logs", f"job/{job}", "--container", "gc", "--namespace", namespace)
 
@@ -121,7 +121,7 @@ def test_what_is_served_or_kept_stays_and_the_rest_goes(
     wait_until(
         "the first's pods are gone",
         lambda: not (kubectl.get(*words) or {}).get("items"),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     embsvc.wait_serving()
     output = clean(kubectl, namespace)

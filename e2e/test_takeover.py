@@ -15,7 +15,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.fault_proxy import FaultProxy
 from e2e.outside import Operator, operators
-from e2e.services import PATIENCE_S, hub_spec
+from e2e.services import TIMEOUT_S, hub_spec
 
 
 @pytest.fixture
@@ -85,5 +85,5 @@ def test_one_that_was_stopped_and_goes_on_writes_nothing_more(
     ]
     assert late == []
     paused.wait_condition("Ready", "True", "Suspended")
-    wait_until("its children are there", lambda: len(paused.children()) >= 4, timeout_s=PATIENCE_S)
+    wait_until("its children are there", lambda: len(paused.children()) >= 4, timeout_s=TIMEOUT_S)
     paused.delete()

@@ -13,7 +13,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
 from e2e.demo.release import OPERATOR_NAMESPACE, RELEASE, Release
-from e2e.services import PATIENCE_S, Service, hub_spec, is_serving
+from e2e.services import TIMEOUT_S, Service, hub_spec, is_serving
 
 CLASS = "embedserve.dev/operator-class"
 SECOND = "second"
@@ -26,7 +26,7 @@ def second(cluster: Cluster, kubectl: Kubectl) -> Iterator[Release]:
     """A release that is not installed yet, in a namespace of its own."""
     namespace = f"{OPERATOR_NAMESPACE}-{SECOND}"
     yield Release(cluster, HUB_URL, SECOND, namespace)
-    kubectl("delete", "namespace", namespace, "--ignore-not-found", timeout_s=PATIENCE_S)
+    kubectl("delete", "namespace", namespace, "--ignore-not-found", timeout_s=TIMEOUT_S)
 
 
 def label(service: Service, change: str) -> None:

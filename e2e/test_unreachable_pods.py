@@ -13,7 +13,7 @@ from e2e.cluster.polling import wait_until
 from e2e.cluster.process_table import list_commands
 from e2e.cluster.shell import run
 from e2e.conftest import MakeService
-from e2e.services import PATIENCE_S, Service, condition, hub_spec, is_ready, leader
+from e2e.services import TIMEOUT_S, Service, condition, hub_spec, is_ready, leader
 from embedserve_operator.manifests.runtime_config import MANAGEMENT_PORT
 
 SILENT_SERVICES = 16
@@ -46,7 +46,7 @@ def wait_pod_ready(service: Service) -> None:
     wait_until(
         f"the pod of {service.name} is ready",
         lambda: any(is_ready(pod) for pod in service.pods()),
-        timeout_s=2 * PATIENCE_S,
+        timeout_s=2 * TIMEOUT_S,
     )
 
 
@@ -86,7 +86,7 @@ def test_sixteen_services_whose_pods_do_not_answer_leave_room_for_the_others(
             wait_pod_ready(embsvc)
         began = time.monotonic()
         bystander.apply(hub_spec(suspend=True, service={"annotations": {"mark": "new"}}))
-        wait_until("the other service has its annotation", lambda: has_mark(bystander), timeout_s=PATIENCE_S)
+        wait_until("the other service has its annotation", lambda: has_mark(bystander), timeout_s=TIMEOUT_S)
         print(f"\nacted on after {time.monotonic() - began:.1f} s beside {SILENT_SERVICES} silent services")
         assert not any(is_proved(embsvc) for embsvc in silent), "none has answered meanwhile"
     for embsvc in silent:

@@ -17,7 +17,7 @@ from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
 from e2e.demo.release import Release
-from e2e.services import PATIENCE_S, Object, Service, hub_spec, operator_pods
+from e2e.services import TIMEOUT_S, Object, Service, hub_spec, operator_pods
 
 (PREVIOUS,) = (Path(__file__).parent / "charts").glob("*.tgz")
 DEFINITION = ("crd", "embeddingservices.embedserve.dev")
@@ -68,14 +68,14 @@ def test_from_the_previous_release_to_this_one_and_away(
     wait_until(
         "the new operator works",
         lambda: "after" in plain.child_named("service", "plain")["metadata"].get("annotations", {}),
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     plain.wait_serving()
     cached.wait_serving()
     assert uids(plain) | uids(cached) == pods, "no pod was restarted"
 
     release.uninstall()
-    wait_until("no operator runs", lambda: not operator_pods(kubectl), timeout_s=PATIENCE_S)
+    wait_until("no operator runs", lambda: not operator_pods(kubectl), timeout_s=TIMEOUT_S)
     assert uids(plain) | uids(cached) == pods, "pods serve on without an operator"
     assert len(plain.embed("still here")) == 1
     assert claims(cached) == volumes
@@ -86,9 +86,9 @@ def test_from_the_previous_release_to_this_one_and_away(
     doomed.apply(hub_spec(cache={"volume": {"size": "1Gi", "whenDeleted": "Delete"}}))
     doomed.wait_serving()
     release.uninstall()
-    wait_until("the definition is gone", lambda: kubectl.get(*DEFINITION) is None, timeout_s=PATIENCE_S)
-    wait_until("the pods are gone", lambda: not plain.pods() and not cached.pods(), timeout_s=PATIENCE_S)
-    wait_until("the claim that was to go is gone", lambda: not claims(doomed), timeout_s=PATIENCE_S)
+    wait_until("the definition is gone", lambda: kubectl.get(*DEFINITION) is None, timeout_s=TIMEOUT_S)
+    wait_until("the pods are gone", lambda: not plain.pods() and not cached.pods(), timeout_s=TIMEOUT_S)
+    wait_until("the claim that was to go is gone", lambda: not claims(doomed), timeout_s=TIMEOUT_S)
     assert claims(cached) == volumes, "models stay unless told otherwise"
 
     release.install()

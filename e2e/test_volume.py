@@ -10,7 +10,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.conftest import MakeService
 from e2e.demo.partners import HUB_URL
 from e2e.hub import samples
-from e2e.services import PATIENCE_S
+from e2e.services import TIMEOUT_S
 
 FILL = f"""
 import json, pathlib, urllib.request
@@ -62,7 +62,7 @@ def models(kubectl: Kubectl, client: object, namespace: str) -> str:
     for manifest in (claim, job):
         kubectl.apply(json.dumps(manifest))
     words = ("wait", "--for=condition=Complete", "job/fill", "--namespace", namespace)
-    kubectl(*words, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+    kubectl(*words, f"--timeout={TIMEOUT_S}s", timeout_s=TIMEOUT_S + 30)
     return "models"
 
 

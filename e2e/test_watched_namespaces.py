@@ -12,7 +12,7 @@ from e2e.cluster.lifecycle import Cluster
 from e2e.cluster.polling import wait_until
 from e2e.conftest import MakeService
 from e2e.scaled import upgrade
-from e2e.services import PATIENCE_S, Service, hub_spec
+from e2e.services import TIMEOUT_S, Service, hub_spec
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def test_a_namespace_that_is_deleted_takes_nothing_from_the_others(
     elsewhere = Service(kubectl, stays.client, second_namespace, "gone")
     for embsvc in (stays, elsewhere):
         mark(embsvc, "first")
-    kubectl("delete", "namespace", second_namespace, timeout_s=PATIENCE_S)
+    kubectl("delete", "namespace", second_namespace, timeout_s=TIMEOUT_S)
     wait_until(
         "the namespace is gone",
         lambda: kubectl.get("namespace", second_namespace) is None,
-        timeout_s=PATIENCE_S,
+        timeout_s=TIMEOUT_S,
     )
     for number in range(3):
         mark(stays, f"after-{number}")

@@ -28,7 +28,7 @@ NAME = "embedserve-image-node"
 RUNTIME, KUBELET = "image-containerd", "image-kubelet"
 FEATURE = "ImageVolume=true"
 BRIDGE, POD_RANGE = "pods1", "10.244.9.0/24"
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 @contextmanager
@@ -99,7 +99,7 @@ class _ImageNode:
         if supervisor.runs(KUBELET):
             on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={NAME}")
             kubectl("cordon", NAME)
-            kubectl("delete", "pods", *on_it, f"--timeout={PATIENCE_S}s", timeout_s=PATIENCE_S + 30)
+            kubectl("delete", "pods", *on_it, f"--timeout={TIMEOUT_S}s", timeout_s=TIMEOUT_S + 30)
         supervisor.stop(KUBELET)
         kubectl("delete", "node", NAME, "--ignore-not-found")
         if supervisor.runs(RUNTIME):
@@ -164,7 +164,7 @@ class _ImageNode:
         wait_until(
             f"{process}: {what}",
             met_while_running,
-            timeout_s=PATIENCE_S,
+            timeout_s=TIMEOUT_S,
             why_not=lambda: supervisor.tail(process),
         )
 

@@ -12,7 +12,7 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.lifecycle import Cluster
 
 MARK = "kwok.x-k8s.io/node"
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def fake_nodes(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Iterator[No
     )
     try:
         for name in names:
-            kubectl.wait_for(f"node {name} is ready", ("node", name), _is_ready, timeout_s=PATIENCE_S)
+            kubectl.wait_for(f"node {name} is ready", ("node", name), _is_ready, timeout_s=TIMEOUT_S)
         yield
     finally:
         try:

@@ -1,4 +1,4 @@
-"""Start, recognise and end the cluster's processes.
+"""Start, recognize and end the cluster's processes.
 
 A process is recorded by its id together with its start time and the boot it belongs to: an id that the kernel
 has given to another process since then is never signalled.

@@ -18,7 +18,7 @@ from e2e.demo.errors import DemoError
 LIMIT = 1e-4
 """The project's promise for 32-bit floats."""
 
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 Vectors = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Reference:
     process: subprocess.Popen[str]
 
     def vectors(self) -> Vectors:
-        output, complaint = self.process.communicate(timeout=PATIENCE_S)
+        output, complaint = self.process.communicate(timeout=TIMEOUT_S)
         if self.process.returncode != 0:
             raise DemoError(f"sentence-transformers failed:\n{complaint[-2000:]}")
         return np.array(json.loads(output))

@@ -119,7 +119,7 @@ TABLE = (
         ("nomic_bert",),
         ("nomic v2",),
         "a mixture of experts in every n-th layer; a token runs only through the experts chosen for it",
-        "gated or shared experts, experts that choose their tokens, normalised router weights",
+        "gated or shared experts, experts that choose their tokens, normalized router weights",
         ("nomic-ai/nomic-embed-text-v2-moe",),
         oracle="the project's own, from the public description",
     ),

@@ -101,7 +101,7 @@ class Saved:
 
 MODEL2VEC: Mapping[str, Saved] = {
     "WordPiece": Saved(),
-    "Unigram, not normalised": Saved(unigram, normalize=False),
+    "Unigram, not normalized": Saved(unigram, normalize=False),
     "BPE without an unknown token": Saved(bpe),
     "int8": Saved(dtype="int8"),
     "float64": Saved(dtype="float64"),

@@ -146,7 +146,7 @@ async def test_the_autoscaler_gets_the_depth_of_every_pod_that_exists_and_answer
         adapter.objects.pods = [pod.as_received(f"p{i}", port) for i, pod in enumerate(pods)]
         # Nobody listens there: as a pod whose process has died.
         adapter.objects.pods.append(Pod("127.0.0.14").as_received("silent", 1))
-        await adapter.rotator.check()
+        await adapter.rotator.reconcile()
         code, body = await adapter.ask(DEPTH)
     assert code == 200
     assert body["kind"] == "MetricValueList"
@@ -162,7 +162,7 @@ async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_fo
     pod = Pod("127.0.0.11", 1)
     async with answering(pod) as port:
         adapter.objects.pods = [pod.as_received("p", port)]
-        await adapter.rotator.check()
+        await adapter.rotator.reconcile()
         await asyncio.gather(*(adapter.ask(DEPTH) for _ in range(3)))
         assert pod.requests == 1
         pod.depth = 2
@@ -175,7 +175,7 @@ async def test_pods_are_asked_once_a_period_however_many_ask_and_the_gone_are_fo
 
 
 async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> None:
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     for path in (ROOT, "/apis", "/apis/custom.metrics.k8s.io", "/openapi/v2"):
         code, _ = await adapter.ask(path)
         assert code == 200
@@ -183,7 +183,7 @@ async def test_discovery_is_told_without_asking_any_pod(adapter: Adapter) -> Non
 
 
 async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     code, body = await adapter.ask(ROOT, name="somebody")
     assert (code, body["reason"]) == (401, "Unauthorized")
     for who in ({"name": None}, {"authority": Authority()}):
@@ -192,12 +192,12 @@ async def test_only_the_api_server_is_let_in(adapter: Adapter) -> None:
 
 
 async def test_another_authority_of_the_api_server_is_taken_over_while_running(adapter: Adapter) -> None:
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     before, adapter.authority = adapter.authority, Authority()
     adapter.objects.by_path[AUTHENTICATION]["data"]["requestheader-client-ca-file"] = (
         adapter.authority.certificate
     )
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert (await adapter.ask(ROOT))[0] == 200
     with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
         await adapter.ask(ROOT, authority=before)
@@ -207,17 +207,17 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
     adapter: Adapter,
 ) -> None:
     adapter.replicas(1)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert isinstance(await adapter.registrar.run_once(), Registration)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert adapter.ready()
     first = read_bundle(APIService.parse(adapter.objects.by_path[REGISTERED]))
     adapter.clock.at += timedelta(days=21)
-    await adapter.rotator.check()
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
+    await adapter.rotator.reconcile()
     assert first in adapter.bundle(), "the old one is served until the new one is trusted"
     assert isinstance(await adapter.registrar.run_once(), Registration)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert adapter.ready()
     assert first not in adapter.bundle()
     # The bundle holds the new one only, and it is what is served.
@@ -226,20 +226,20 @@ async def test_a_certificate_is_renewed_without_a_restart_and_served_once_it_is_
 
 async def test_a_replica_is_not_ready_until_the_registration_has_its_certificate(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert adapter.ready(), "nothing is registered: being ready gets it registered"
     await adapter.registrar.run_once()
     adapter.objects.by_path[REGISTERED]["spec"]["caBundle"] = ""
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert not adapter.ready()
     await adapter.registrar.run_once()
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     assert adapter.ready()
 
 
 async def test_the_registration_is_withdrawn_when_nobody_answers_and_comes_back(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     await adapter.registrar.run_once()
     assert await adapter.registrar.run_once() == NoChange(), "what stands is not written again"
     adapter.replicas(0)
@@ -253,7 +253,7 @@ async def test_the_registration_is_withdrawn_when_nobody_answers_and_comes_back(
 
 async def test_where_somebody_else_has_the_group_nothing_is_registered(adapter: Adapter) -> None:
     adapter.replicas(1)
-    await adapter.rotator.check()
+    await adapter.rotator.reconcile()
     name = "v1beta1.custom.metrics.k8s.io"
     service = {"namespace": "monitoring", "name": "prometheus-adapter"}
     adapter.objects.by_path[REGISTERED.replace(API_SERVICE, name)] = {

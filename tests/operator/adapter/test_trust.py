@@ -14,8 +14,8 @@ from embedserve_operator.adapter.trust import (
     build_published_certificates,
     choose_rotation_step,
     is_trusted,
-    read_client_rules,
     read_common_name,
+    read_request_header_config,
 )
 from embedserve_operator.kube.views.objects import ConfigMap
 
@@ -25,17 +25,22 @@ DAY = timedelta(days=1)
 
 def test_who_speaks_for_the_api_server_is_what_its_config_map_says() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": json.dumps(["proxy"])}
-    rules = read_client_rules(ConfigMap.parse({"data": data}))
-    assert rules is not None
-    assert rules.allows("proxy")
-    assert not rules.allows("somebody")
-    assert not rules.allows(None)
-    anyone = read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "[]"}}))
+    config = read_request_header_config(ConfigMap.parse({"data": data}))
+    assert config is not None
+    assert config.allows("proxy")
+    assert not config.allows("somebody")
+    assert not config.allows(None)
+    anyone = read_request_header_config(
+        ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "[]"}})
+    )
     assert anyone is not None
     assert anyone.allows("somebody")
-    assert read_client_rules(ConfigMap.parse(None)) is None
+    assert read_request_header_config(ConfigMap.parse(None)) is None
     assert (
-        read_client_rules(ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "proxy"}})) is None
+        read_request_header_config(
+            ConfigMap.parse({"data": {**data, "requestheader-allowed-names": "proxy"}})
+        )
+        is None
     )
 
 
@@ -49,7 +54,7 @@ def test_the_common_name_is_found_among_the_parts_of_a_subject() -> None:
 
 def test_a_new_certificate_is_served_only_once_the_api_server_trusts_it() -> None:
     assert choose_rotation_step(due=False, waiting=None, trusted=frozenset()) == "keep"
-    assert choose_rotation_step(due=True, waiting=None, trusted=frozenset()) == "make"
+    assert choose_rotation_step(due=True, waiting=None, trusted=frozenset()) == "issue"
     assert choose_rotation_step(due=True, waiting="new", trusted=frozenset({"old"})) == "keep"
     assert choose_rotation_step(due=True, waiting="new", trusted=frozenset({"old", "new"})) == "switch"
     assert choose_rotation_step(due=True, waiting="new", trusted=None) == "switch", "nobody connects yet"

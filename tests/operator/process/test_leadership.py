@@ -22,7 +22,7 @@ from tests.operator.moments import NOON
 
 # By the clock that a test turns; only the pauses are real.
 LEASE = LeaseSettings(namespace="system", duration=15.0, deadline=12.0, retry=0.1, poll_interval=0.1)
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 class SetClock:
@@ -68,12 +68,12 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
     def start(server: ApiServer) -> ApiServer:
         opened.append(serving(server, tmp_path, monkeypatch))
-        return asyncio.run_coroutine_threadsafe(opened[-1].__aenter__(), loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(opened[-1].__aenter__(), loop).result(TIMEOUT_S)
 
     yield start
     for context in opened:
         ending: Any = context.__aexit__(None, None, None)
-        asyncio.run_coroutine_threadsafe(ending, loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(ending, loop).result(TIMEOUT_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -98,7 +98,7 @@ async def test_a_loop_that_is_busy_for_longer_than_the_lease_lasts_does_not_lose
     serve(SlowServer(clock, seconds=5))
     async with opened("busy", clock) as lease:
         keeping = await start_renewing(lease)
-        assert clock.reached.wait(PATIENCE_S), "nobody renewed the Lease while this loop did not turn"
+        assert clock.reached.wait(TIMEOUT_S), "nobody renewed the Lease while this loop did not turn"
         assert lease.is_leader()
         assert not keeping.done()
         keeping.cancel()
@@ -109,10 +109,10 @@ async def test_a_loop_that_hangs_loses_the_lease_and_is_told_so(serve: Serve) ->
     serve(SlowServer(clock, seconds=5))
     async with opened("hanging", clock, attempts.release) as lease:
         keeping = await start_renewing(lease)
-        assert clock.reached.wait(PATIENCE_S)
+        assert clock.reached.wait(TIMEOUT_S)
         while attempts.acquire(blocking=False):
             pass
-        looks = [clock() for _ in range(3) if attempts.acquire(timeout=PATIENCE_S)]
+        looks = [clock() for _ in range(3) if attempts.acquire(timeout=TIMEOUT_S)]
         assert looks[1] == looks[2], "the Lease is renewed for a loop that hangs"
         assert lease.is_leader()
         clock.go_on(LEASE.deadline)

@@ -546,7 +546,7 @@ SEMANTICS = (
         server="not finite",
     ),
     Row(
-        "a zero vector, normalised",
+        "a zero vector, normalized",
         "/embed",
         {"inputs": "hello"},
         200,

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from embedserve_runtime.api.api_keys import ApiKeys
 from embedserve_runtime.api.key_file import read_key_file
-from embedserve_runtime.api.watched_file import LOOK_SECONDS
+from embedserve_runtime.api.watched_file import POLL_INTERVAL_SECONDS
 from embedserve_runtime.errors import (
     ApiKeysMissing,
     ConfigError,
@@ -63,7 +63,7 @@ def test_a_key_that_was_replaced_is_refused_and_the_new_one_is_taken(
     keys = ApiKeys(file=tmp_path / "api-keys", clock=clock)
     assert (is_taken(keys, "old-key"), is_taken(keys, "new-key")) == (True, False)
     write(tmp_path, "new-key-1, new-key-2\n")
-    clock.now += LOOK_SECONDS
+    clock.now += POLL_INTERVAL_SECONDS
     assert [is_taken(keys, key) for key in ("old-key", "new-key-1", "new-key-2")] == [False, True, True]
 
 
@@ -76,7 +76,7 @@ def test_a_file_rewritten_in_place_with_the_size_and_time_that_it_had_is_read_ag
     while file.stat().st_ctime_ns == former.st_ctime_ns:  # the clock of the file system is coarse
         file.write_text("new-key")
         os.utime(file, ns=(former.st_atime_ns, former.st_mtime_ns))
-    clock.now += LOOK_SECONDS
+    clock.now += POLL_INTERVAL_SECONDS
     assert (is_taken(keys, "old-key"), is_taken(keys, "new-key")) == (False, True)
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_holds_no_keys_any_more_changes_nothing(
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            clock.now += LOOK_SECONDS
+            clock.now += POLL_INTERVAL_SECONDS
             assert is_taken(keys, "marked-key")
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1, "it is said once"

@@ -16,7 +16,7 @@ from jwt.algorithms import OKPAlgorithm
 
 from embedserve_runtime.api.errors import CallRefused
 from embedserve_runtime.api.operator_calls import MAX_CLOCK_DIFFERENCE_SECONDS, OperatorCall, OperatorCalls
-from embedserve_runtime.api.watched_file import LOOK_SECONDS
+from embedserve_runtime.api.watched_file import POLL_INTERVAL_SECONDS
 
 POD = "docs-6c9f-x2x4z"
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -150,7 +150,7 @@ def test_keys_are_followed_without_a_restart(tmp_path: Path) -> None:
     calls = OperatorCalls(file, POD, clock=lambda: now[0])
 
     def can_call(**signatures: bytes) -> list[str]:
-        now[0] += LOOK_SECONDS
+        now[0] += POLL_INTERVAL_SECONDS
         return [name for name, signature in signatures.items() if ask(calls, signature) == TAKEN]
 
     def signed(sequence: int) -> Mapping[str, bytes]:

@@ -56,7 +56,7 @@ EMBED = [
     pytest.param(
         {"inputs": "hello", "dimensions": 3},
         rows_of(ids_of("hello"), dimensions=3),
-        id="cut, then normalised",
+        id="cut, then normalized",
     ),
     pytest.param(
         {"inputs": "world", "prompt_name": "query"},

@@ -23,7 +23,7 @@ Kind           bert encoder, 6 layers of 384
 Task           embed
 Outputs        dense, hidden
 Dimensions     128, cut from 384
-Vectors        mean pooling, normalised
+Vectors        mean pooling, normalized
 Max length     256 tokens
 Prompts        query: 'query: '
                passage (default): 'passage: '
@@ -43,7 +43,7 @@ Kind           static embeddings (model2vec), 16 tokens
 Task           embed
 Outputs        dense, hidden
 Dimensions     7
-Vectors        mean pooling, normalised
+Vectors        mean pooling, normalized
 Max length     512 tokens
 Prompts        none
 Engines        static: yes
@@ -63,7 +63,7 @@ Kind           ONNX file onnx/model.onnx (novel)
 Task           embed
 Outputs        dense
 Dimensions     4
-Vectors        made by the ONNX file, not normalised
+Vectors        made by the ONNX file, not normalized
 Max length     512 tokens
 Prompts        none
 Engines        onnx: yes

@@ -54,15 +54,15 @@ def test_the_best_static_form_is_close(outliers: float, offset: float) -> None:
 def test_a_static_form_is_scored_with_the_weights_that_are_written(greatest: int) -> None:
     rows = inputs(outliers=30)
     form, scored_error = choose_static(WEIGHT, seen(rows), greatest)
-    quantised, scales = quantize_static(WEIGHT, form, greatest)
+    quantized, scales = quantize_static(WEIGHT, form, greatest)
     assert form.factors is not None
     levels = np.clip(np.rint(rows / form.factors / form.scale) + form.zero_point, 0, 255) - form.zero_point
-    dequantized = (levels * form.scale) @ (quantised * scales)
+    dequantized = (levels * form.scale) @ (quantized * scales)
     want = rows @ WEIGHT
     error = np.mean(((dequantized - want) ** 2).sum(axis=1) / (want**2).sum(axis=1))
     # Scored on the columns of a sample, here all of them.
     assert scored_error == pytest.approx(error, rel=1e-3)
-    assert np.abs(quantised).max() == greatest
+    assert np.abs(quantized).max() == greatest
 
 
 def test_large_columns_are_smoothed_and_columns_of_one_size_are_not() -> None:
@@ -82,17 +82,17 @@ def test_inputs_a_little_beyond_those_of_calibration_are_still_in_range() -> Non
 
 @pytest.mark.parametrize("greatest", [127, 63])
 def test_static_weights_use_the_levels_that_are_given(greatest: int) -> None:
-    quantised, scales = quantize_static(WEIGHT, StaticQuantization(None, np.float32(1), 0), greatest)
-    assert np.abs(quantised).max(axis=0).tolist() == [greatest] * OUTPUTS
-    assert np.abs(quantised * scales - WEIGHT).max() <= scales.max() / 2 + 1e-6
+    quantized, scales = quantize_static(WEIGHT, StaticQuantization(None, np.float32(1), 0), greatest)
+    assert np.abs(quantized).max(axis=0).tolist() == [greatest] * OUTPUTS
+    assert np.abs(quantized * scales - WEIGHT).max() <= scales.max() / 2 + 1e-6
 
 
 @pytest.mark.parametrize("size", [16, 32, 128])
 def test_blocks_hold_the_weights_and_zeros_behind_them(size: int) -> None:
-    quantised, scales = quantize_blocks(WEIGHT, BlockQuantization(size))
+    quantized, scales = quantize_blocks(WEIGHT, BlockQuantization(size))
     blocks = -(-COLUMNS // size)
-    assert quantised.shape == (OUTPUTS, blocks, size)
-    values = ((quantised.astype(np.float32) - 128) * scales[..., None]).reshape(OUTPUTS, -1)
+    assert quantized.shape == (OUTPUTS, blocks, size)
+    values = ((quantized.astype(np.float32) - 128) * scales[..., None]).reshape(OUTPUTS, -1)
     assert np.abs(values[:, :COLUMNS].T - WEIGHT).max() <= scales.max() / 2 + 1e-6
     assert not values[:, COLUMNS:].any()
 
@@ -100,6 +100,6 @@ def test_blocks_hold_the_weights_and_zeros_behind_them(size: int) -> None:
 def test_a_column_of_zeros_stays_zero() -> None:
     weight = WEIGHT.copy()
     weight[:, 5] = 0
-    quantised, scales = quantize_static(weight, StaticQuantization(None, np.float32(1), 0), 127)
+    quantized, scales = quantize_static(weight, StaticQuantization(None, np.float32(1), 0), 127)
     assert np.isfinite(scales).all()
-    assert not quantised[:, 5].any()
+    assert not quantized[:, 5].any()

@@ -8,7 +8,7 @@ MICRO = 1e-6
 CASES = {
     "a tokenizer that takes little leaves all cores to the engine": ((2, 2 * MICRO, 200 * MICRO, 1), (2, 0)),
     "a quarter of the work gets a quarter of the cores": ((16, 1 * MICRO, 3 * MICRO, 8), (12, 4)),
-    "no more cores than processes that tokenise": ((16, 1 * MICRO, 3 * MICRO, 1), (15, 1)),
+    "no more cores than processes that tokenize": ((16, 1 * MICRO, 3 * MICRO, 1), (15, 1)),
     "the nearest number of whole cores": ((4, 3 * MICRO, 5 * MICRO, 4), (2, 2)),
     "one core stays with the engine": ((4, 99 * MICRO, 1 * MICRO, 64), (1, 3)),
     "one core is shared": ((1, 9 * MICRO, 1 * MICRO, 4), (1, 0)),

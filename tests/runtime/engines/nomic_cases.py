@@ -4,7 +4,7 @@ It runs one sequence at a time and shares no code with the engines or the famili
 nomic-ai/nomic-bert-2048 is code on a hub, nomic-ai/contrastors is a repository that needs flash-attn and megablocks,
 and transformers has NomicBERT without experts only (rows of it: `bert_like_cases.py`). Once, by hand, `mix` was run
 against `MoEBlock` of contrastors (src/contrastors/layers/moe.py at commit 613ddfd) on the numbers of experts below:
-they differed by 2.4e-7 at most. And the census's folder of this kind was run as a whole, pooled and normalised: by
+they differed by 2.4e-7 at most. And the census's folder of this kind was run as a whole, pooled and normalized: by
 `NomicBertModel` of contrastors (src/contrastors/models/huggingface) with that block in every second layer, and with no
 probability of dropout in its config, since that code drops attention weights outside training, too. Both engines
 differed from it by 1.2e-7 at most, and by 7.5e-8 from the model without experts.

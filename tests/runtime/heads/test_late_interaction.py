@@ -113,7 +113,7 @@ KINDS = {
         ),
         pooled=True,
     ),
-    "pooled queries, not normalised": Kind(
+    "pooled queries, not normalized": Kind(
         modules=(
             lambda: Normalize("token_embeddings"),
             lambda: HierarchicalTokenPooling(1.5, normalize_embeddings=False, tasks="query"),

@@ -58,7 +58,7 @@ def projection(out: int, *, activation: torch.nn.Module | None = None, **setting
 
 CHAINS: dict[str, Callable[[], list[Module]]] = {
     "a projection": lambda: [projection(10, bias=False)],
-    "normalised": lambda: [projection(10, bias=True), Normalize("token_embeddings"), MultiVectorMask()],
+    "normalized": lambda: [projection(10, bias=True), Normalize("token_embeddings"), MultiVectorMask()],
     "two layers, wider, masked first": lambda: [
         projection(36, bias=True, activation=torch.nn.Tanh()),
         projection(50, bias=False),

@@ -49,7 +49,7 @@ PROMPTS = {"query": "ba de ", "document": "fi ", "other": ""}
 
 
 def pipeline(folder: Path) -> None:
-    """A BERT with pooling, dense layer, normalising and prompts, as sentence-transformers saves it, with the files of
+    """A BERT with pooling, dense layer, normalizing and prompts, as sentence-transformers saves it, with the files of
     former versions besides."""
     bare = folder / "bare"
     tiny(bare, BertModel, BertConfig(**SHAPE))

@@ -118,7 +118,7 @@ SAME: dict[str, tuple[Edit, dict[str, object]]] = {
 OTHER: dict[str, tuple[Edit, dict[str, object]]] = {
     "a weight": (change_weight, {}),
     "the tokenizer": (change_tokenizer, {}),
-    "not normalised": (drop_normalize, {}),
+    "not normalized": (drop_normalize, {}),
     "a dense layer": (add_dense, {}),
     "other weights of a dense layer": (add_other_dense, {}),
     "pooling": (nothing, {"pooling": "cls"}),

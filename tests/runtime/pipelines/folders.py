@@ -48,7 +48,7 @@ def bert(folder: Path, model: type[PreTrainedModel], **settings: object) -> Path
 
 
 def embed(runner: Runner, texts: Sequence[str], prompt_name: str | None = None) -> FloatArray:
-    """Embed texts as the service does: prompt, tokens, pooling, cut, normalise."""
+    """Embed texts as the service does: prompt, tokens, pooling, cut, normalize."""
     return finished(runner.card, dense_of(runner, tokens_of(runner.card, texts, prompt_name)))
 
 

@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], type[EmbedserveError], str]] = 
         UnsupportedArchitecture,
         "models.LayerNorm is not supported",
     ),
-    "normalised before the dense module": (
+    "normalized before the dense module": (
         modules_of("Transformer", "Pooling", "Normalize", "Dense"),
         UnsupportedArchitecture,
         "the modules Transformer, Pooling, Normalize, Dense are not supported together",

@@ -92,7 +92,7 @@ def one_encoder_in_both_routes(bare: Bare) -> list[Module]:
 
 
 SHARED: dict[str, Chain] = {
-    "a dense module each, normalised behind": lambda bare: [
+    "a dense module each, normalized behind": lambda bare: [
         bare.encoder(),
         pooling(),
         Router.for_query_document([dense(SIZE, 10, torch.nn.Tanh())], [dense(SIZE, 10)]),
@@ -223,17 +223,17 @@ def test_the_identity_is_of_both_ways(bare: Bare, tmp_path: Path) -> None:
 INSPECTED = {
     "two modules beside none": [
         "the encoder of documents",
-        "cls pooling, 1 dense, normalised",
+        "cls pooling, 1 dense, normalized",
         "at most 64 tokens",
     ],
     "a table beside an encoder": [
         "static embeddings (static-embedding), 3000 tokens",
-        "mean pooling, normalised",
+        "mean pooling, normalized",
         "at most 32768 tokens",
     ],
     "two encoders with tokenizers of their own": [
         "bert encoder, 1 layers of 16",
-        "max pooling, 2 dense, not normalised",
+        "max pooling, 2 dense, not normalized",
         "at most 40 tokens",
     ],
 }

@@ -157,7 +157,7 @@ def test_the_former_identity_is_not_given_to_vectors_that_go_through_a_dense_mod
 
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT whose file ONNX Runtime's quantiser has written: one range for each activation of a batch."""
+    """A tiny BERT whose file ONNX Runtime's quantizer has written: one range for each activation of a batch."""
     folder = tmp_path_factory.mktemp("int8")
     export(tiny_bert(folder), folder / "plain.onnx")
     quantize_dynamic(folder / "plain.onnx", folder / "model_int8.onnx", weight_type=QuantType.QInt8)

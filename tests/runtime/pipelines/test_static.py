@@ -149,7 +149,7 @@ def _move_module(folder: Path, layout: str) -> None:
 
 def test_a_table_of_model2vec_keeps_its_rules_when_sentence_transformers_wraps_it(tmp_path: Path) -> None:
     model = Saved().save(tmp_path)
-    (tmp_path / "config.json").unlink()  # now only modules.json says that vectors are normalised
+    (tmp_path / "config.json").unlink()  # now only modules.json says that vectors are normalized
     want = model.encode(list(TEXTS))
     np.testing.assert_array_equal(vectors_of(runner_of(tmp_path), TEXTS), want)
 
@@ -190,7 +190,7 @@ def test_what_is_beyond_the_characters_that_are_read_is_refused_without_truncati
     ("change", "same"),
     [
         pytest.param({"max_length": 9}, False, id="the length that the files allow is part of the identity"),
-        pytest.param({"normalize": False}, False, id="normalising is"),
+        pytest.param({"normalize": False}, False, id="normalizing is"),
         pytest.param({"weights": True}, False, id="weights are"),
         pytest.param({"shared": 5}, False, id="rows and mapping are"),
     ],

@@ -41,7 +41,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a prompt by name": ({"prompt_name": "query"}, {"prompt_name": "query"}),
     "a prompt's text": ({"prompt": "passage: "}, {"prompt": "passage: "}),
     "queries": ({"input_type": "INPUT_TYPE_QUERY"}, {"input_type": "query"}),
-    "not normalised": ({"normalize": False}, {"normalize": False}),
+    "not normalized": ({"normalize": False}, {"normalize": False}),
     "fewer dimensions": ({"dimensions": 3}, {"dimensions": 3}),
 }
 
@@ -117,7 +117,7 @@ LONG = ["hello world", "a vector", "a list of numbers"]
             {"dtype": "int8", "ranges": RANGES},
         ),
     ],
-    ids=["alone", "beside vectors of the texts", "quantised by ranges"],
+    ids=["alone", "beside vectors of the texts", "quantized by ranges"],
 )
 async def test_parts_of_a_text_get_the_vectors_of_the_http_route(
     fields: dict[str, Any], body: dict[str, Any]

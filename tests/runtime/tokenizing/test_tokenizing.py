@@ -46,7 +46,7 @@ def minilm(max_length: int) -> TextTokenizer:
 
 @cache
 def library(kind: str, max_length: int, side: Side) -> Tokenizer:
-    """The oracle: the library tokenises everything and truncates by itself."""
+    """The oracle: the library tokenizes everything and truncates by itself."""
     tokenizer = Tokenizer.from_str(saved(kind))
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length, direction=side)

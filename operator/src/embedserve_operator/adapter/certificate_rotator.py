@@ -21,7 +21,7 @@ from embedserve_operator.adapter.trust import (
     build_published_certificates,
     choose_rotation_step,
     is_trusted,
-    read_client_rules,
+    read_request_header_config,
 )
 from embedserve_operator.errors import ApiError
 from embedserve_operator.kube.client import KubeClient
@@ -54,9 +54,10 @@ class CertificateRotator:
         self.ready = False
         """Whether requests may be sent here."""
 
-    async def check(self) -> None:
-        """Look once at everything that can change, and act on it. Raises ApiError."""
-        await self._read_client_rules()
+    async def reconcile(self) -> None:
+        """Read the API server's configuration and the trusted certificates, publish this replica's own, and switch to a
+        new one once it is trusted. Raises ApiError."""
+        await self._read_request_header_config()
         await self._publish()
         trusted = await self._read_trusted()
         step = choose_rotation_step(
@@ -64,7 +65,7 @@ class CertificateRotator:
             waiting=self._next.certificate if self._next is not None else None,
             trusted=trusted,
         )
-        if step == "make":
+        if step == "issue":
             self._next = self._create_certificate()
             await self._publish()
         elif step == "switch" and self._next is not None and self._listener.context is not None:
@@ -81,16 +82,16 @@ class CertificateRotator:
             )
         self.ready = ready
 
-    async def _read_client_rules(self) -> None:
+    async def _read_request_header_config(self) -> None:
         namespace, name = AUTHENTICATION
         config_map = await self._kube.get(namespace, ChildRef("ConfigMap", name))
-        rules = read_client_rules(ConfigMap.parse(config_map))
-        if rules is None:
+        config = read_request_header_config(ConfigMap.parse(config_map))
+        if config is None:
             log.warning("ConfigMap %s/%s does not say how the API server presents itself", namespace, name)
             return
-        before, self._authenticator.rules = self._authenticator.rules, rules
-        if before is None or before.authority != rules.authority:
-            await self._listener.listen(build_server_context(self._current, rules.authority))
+        before, self._authenticator.config = self._authenticator.config, config
+        if before is None or before.client_ca != config.client_ca:
+            await self._listener.listen(build_server_context(self._current, config.client_ca))
 
     async def _publish(self) -> None:
         adapter = self._settings.adapter

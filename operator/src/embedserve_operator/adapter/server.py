@@ -16,7 +16,7 @@ from embedserve_operator.adapter.metrics_page import MetricsPage
 from embedserve_operator.adapter.queries import METRICS_GROUP, METRICS_VERSION, ROOT, MetricQuery, parse_query
 from embedserve_operator.adapter.scraper import Scraper
 from embedserve_operator.adapter.targets import ScrapeTarget, read_target
-from embedserve_operator.adapter.trust import ClientRules, read_common_name
+from embedserve_operator.adapter.trust import RequestHeaderConfig, read_common_name
 from embedserve_operator.errors import (
     ApiError,
     InvalidMetricQueryError,
@@ -78,13 +78,13 @@ class FrontProxyAuthenticator:
     """
 
     def __init__(self) -> None:
-        self.rules: ClientRules | None = None
+        self.config: RequestHeaderConfig | None = None
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         name = read_common_name(transport.get_extra_info("peercert")) if transport is not None else None
-        if self.rules is None or not self.rules.allows(name):
+        if self.config is None or not self.config.allows(name):
             log.warning("a client with the certificate of %s was turned away", name)
             return _build_error_response(
                 HTTPStatus.UNAUTHORIZED, "Unauthorized", "this is not the API server's certificate"

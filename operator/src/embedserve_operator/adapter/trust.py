@@ -19,21 +19,21 @@ AUTHENTICATION = ("kube-system", "extension-apiserver-authentication")
 
 
 @dataclass(frozen=True, slots=True)
-class ClientRules:
-    """The rules by which clients speak for the API server."""
+class RequestHeaderConfig:
+    """Configuration by which requests of the API server's aggregation layer are authenticated."""
 
-    authority: str
-    """PEM of the authority that signs their certificates."""
-    names: frozenset[str]
-    """Common names of their certificates; empty allows any name."""
+    client_ca: str
+    """PEM of the certificate authority that signs the clients' certificates."""
+    allowed_names: frozenset[str]
+    """Common names of the clients' certificates; empty allows any name."""
 
     def allows(self, common_name: str | None) -> bool:
-        """Return whether a client whose certificate the authority has signed may ask."""
-        return not self.names or common_name in self.names
+        """Return whether a client with this common name, whose certificate the authority has signed, is admitted."""
+        return not self.allowed_names or common_name in self.allowed_names
 
 
-def read_client_rules(authentication: ConfigMap) -> ClientRules | None:
-    """Return the rules from the API server's ConfigMap; None while it does not say how to recognize the API
+def read_request_header_config(authentication: ConfigMap) -> RequestHeaderConfig | None:
+    """Return the configuration from the API server's ConfigMap; None while it does not say how to recognize the API
     server.
     """
     authority = authentication.data.get("requestheader-client-ca-file", "")
@@ -43,7 +43,7 @@ def read_client_rules(authentication: ConfigMap) -> ClientRules | None:
         return None
     if not authority or not isinstance(names, list):
         return None
-    return ClientRules(authority, frozenset(name for name in names if isinstance(name, str)))
+    return RequestHeaderConfig(authority, frozenset(name for name in names if isinstance(name, str)))
 
 
 def read_common_name(certificate: Mapping[str, object] | None) -> str | None:
@@ -57,7 +57,7 @@ def read_common_name(certificate: Mapping[str, object] | None) -> str | None:
     return None
 
 
-RotationStep = Literal["keep", "make", "switch"]
+RotationStep = Literal["keep", "issue", "switch"]
 
 
 def choose_rotation_step(*, due: bool, waiting: str | None, trusted: frozenset[str] | None) -> RotationStep:
@@ -69,7 +69,7 @@ def choose_rotation_step(*, due: bool, waiting: str | None, trusted: frozenset[s
     """
     if waiting is not None:
         return "switch" if trusted is None or waiting in trusted else "keep"
-    return "make" if due else "keep"
+    return "issue" if due else "keep"
 
 
 def is_trusted(certificate: str, *, published: bool, trusted: frozenset[str] | None) -> bool:

@@ -105,7 +105,7 @@ CLASSES: Mapping[str, HardwareClass] = MappingProxyType(
         "cpu": HardwareClass(description="Any CPU that the image runs on."),
         "cpu-x86": HardwareClass(description="x86-64 CPUs.", architectures=("amd64",), cpus=2),
         "cpu-arm64": HardwareClass(description="ARM64 CPUs.", architectures=("arm64",), cpus=2),
-        # CPUs for the processes that parse, tokenise and encode for the card: at 50 tokens a text one of them feeds an
+        # CPUs for the processes that parse, tokenize and encode for the card: at 50 tokens a text one of them feeds an
         # H100 to 45 %, six to 99 %. Slower cards need fewer, and common machines have 4 CPUs beside one of them, not
         # all of which pods can have.
         # No bfloat16, and no FlashAttention; torch's wheels for ARM have no code for it.

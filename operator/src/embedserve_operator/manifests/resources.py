@@ -66,13 +66,13 @@ def build_task_resources(pods: PodInputs, task: JobTask, *, is_init: bool) -> Ma
 
 
 def _build_resources(
-    of_user: Resources | None,
+    user_resources: Resources | None,
     cpus: int | None,
     amounts: Mapping[str, Amount],
     accelerators: tuple[str, int] | None,
 ) -> Manifest:
-    """Return what the user says, completed by what he says nothing of: whole CPUs, further amounts, accelerators."""
-    given = of_user.as_wire() if of_user is not None else {}
+    """Merge the resources of the spec with defaults for what it does not mention: CPUs, `amounts`, accelerators."""
+    given = user_resources.as_wire() if user_resources is not None else {}
     limits: dict[str, Any] = dict(given.get("limits", {}))
     requests: dict[str, Any] = dict(given.get("requests", {}))
     named = limits.keys() | requests.keys()
@@ -93,8 +93,10 @@ def _build_resources(
 
 
 def _count_requested_cpus(pods: PodInputs, *, serves: bool) -> int | None:
-    """Return the whole CPUs that the class has for a container; those of a class with accelerators feed whole
-    accelerators: Jobs have none, and slices have another resource name.
+    """Return the CPUs that the hardware class requests for a container; None where it requests none.
+
+    A class with accelerators has CPUs for each of them: for the container that serves, and only if the spec takes the
+    class's own accelerators, since a slice under another resource name needs fewer.
     """
     cpus, accelerators = (
         find_hardware_class(pods.spec, pods.settings).cpus,

@@ -72,7 +72,7 @@ async def _keep_checking(
     while not stop.is_set():
         pause = interval if rotator.ready else min(interval, 1.0)
         try:
-            await rotator.check()
+            await rotator.reconcile()
             heartbeats.record("certificates")
         except ConflictError:
             log.debug("another replica was quicker to publish its certificate")

@@ -18,13 +18,12 @@ from embedserve_operator.status.events import build_events
 
 log = logging.getLogger(__name__)
 
-_COUNT_WRITE_SECONDS = 2.0
-_MAX_COUNT_WRITES_PER_SECOND = 100.0
-"""The greatest number of writes per second, in total, of statuses that only count pods again.
-
-A pod, its Deployment and what the pod reports become ready within a second or two, in three events: one
-write is enough.
+_PROGRESS_WRITE_INTERVAL_SECONDS = 2.0
+"""The time between two writes of one status that differ only in progress: a pod, its Deployment and what the pod
+reports become ready within a second or two, in three events, for which one write is enough.
 """
+_MAX_PROGRESS_WRITES_PER_SECOND = 100.0
+"""The greatest number of such writes per second, of all statuses together."""
 
 
 class StatusPublisher:
@@ -36,13 +35,15 @@ class StatusPublisher:
     def __init__(self, kube: KubeClient, objects: ObjectCache, monotonic: Callable[[], float]) -> None:
         self._kube = kube
         self._objects = objects
-        self._throttle = Throttle(monotonic, pause=_COUNT_WRITE_SECONDS, rate=_MAX_COUNT_WRITES_PER_SECOND)
+        self._throttle = Throttle(
+            monotonic, pause=_PROGRESS_WRITE_INTERVAL_SECONDS, rate=_MAX_PROGRESS_WRITES_PER_SECOND
+        )
 
     async def publish(self, status: EmbeddingServiceStatus, *, resource: Resource, now: datetime) -> float:
         """Write the status unless it is published already; return 0.
 
-        Mere progress waits until the throttle lets it pass: then nothing is written, and the seconds until
-        it may be are returned.
+        One that differs only in progress waits until the throttle lets it pass: then nothing is written, and the
+        seconds until it may be are returned.
         """
         if status == resource.status:
             return 0.0

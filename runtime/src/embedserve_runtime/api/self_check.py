@@ -32,7 +32,7 @@ async def find_problems(service: InferenceService) -> list[str]:
     first, second = await _embed_probes(service, PROBES), await _embed_probes(service, PROBES[::-1])
     problems = []
     lengths = np.linalg.norm(first, axis=1)
-    if _is_normalised(service.card) and np.abs(lengths - 1).max() > MAX_NORM_ERROR:
+    if _is_normalized(service.card) and np.abs(lengths - 1).max() > MAX_NORM_ERROR:
         problems.append(f"vectors should have length 1, and have {lengths.min():.3f} to {lengths.max():.3f}")
     if not _are_equal(first, second[::-1]):
         problems.append("the same text gave another vector in another batch")
@@ -68,5 +68,5 @@ def _are_equal(left: FloatArray, right: FloatArray) -> bool:
     return bool(compute_cosines(left, right).min() >= MIN_SAME_COSINE)
 
 
-def _is_normalised(card: ModelCard) -> bool:
+def _is_normalized(card: ModelCard) -> bool:
     return card.main_output is OutputKind.DENSE and card.pipeline.normalize

@@ -11,14 +11,14 @@ from embedserve_runtime.errors import EmbedserveError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_INTERVAL_SECONDS = 1.0
 """Seconds between two looks at a file while requests come."""
 
 T = TypeVar("T")
 
 
 class WatchedFile(Generic[T]):
-    """The content of a file as it is now, looked at every LOOK_SECONDS at most.
+    """The content of a file as it is now, read again at most once per POLL_INTERVAL_SECONDS.
 
     What cannot be read changes nothing: the content that was there before stays.
 
@@ -41,7 +41,7 @@ class WatchedFile(Generic[T]):
         """Return the content."""
         now = self._clock()
         if now >= self._due:
-            self._due = now + LOOK_SECONDS
+            self._due = now + POLL_INTERVAL_SECONDS
             self._refresh()
         return self._content
 

@@ -20,7 +20,7 @@ def list_rows(report: BenchReport) -> list[tuple[str, str]]:
         ("texts/s", f"{report.texts_per_second:,.1f}"),
         ("latency", f"p50 {report.p50_ms:.1f} ms, p99 {report.p99_ms:.1f} ms"),
         ("padding", f"{report.padding_share:.1%} of all positions"),
-        ("tokenising", f"{report.tokenizing_share:.1%} of tokenising and engine together"),
+        ("tokenizing", f"{report.tokenizing_share:.1%} of tokenizing and engine together"),
     ]
     if report.product_gflops is not None and report.product_share is not None:
         rows.append(

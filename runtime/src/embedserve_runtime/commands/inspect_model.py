@@ -267,7 +267,7 @@ def _describe_vectors(facts: Mapping[str, Any]) -> str:
     steps = [f"{facts['pooling']} pooling" if facts["pooling"] else "made by the ONNX file"]
     if facts["denseLayers"]:
         steps.append(f"{facts['denseLayers']} dense")
-    return ", ".join([*steps, "normalised" if facts["normalize"] else "not normalised"])
+    return ", ".join([*steps, "normalized" if facts["normalize"] else "not normalized"])
 
 
 def _describe_memory(memory: Mapping[str, Any]) -> Iterator[str]:

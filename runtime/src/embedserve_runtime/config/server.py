@@ -111,7 +111,7 @@ class ServerSettings(SettingsGroup):
     )
     http_workers: WorkerCount | Literal["auto"] = Field(
         default=1,
-        description="Processes that parse, tokenise and encode; 1 does it in the engine's own process, `auto` measures "
+        description="Processes that parse, tokenize and encode; 1 does it in the engine's own process, `auto` measures "
         "at start how many the engine needs.",
     )
     max_body_bytes: PositiveInt = Field(default=16 * 2**20, description="Largest request body, bytes.")

@@ -77,8 +77,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """A product whose static error is above `max_error` is made in `blocks`; of all products the share `in_float`,
-    those with the greatest errors, stays in float32."""
+    """Configuration of the quantization of a model's linear layers.
+
+    max_error: layers whose error with one static range is above it are quantized in `blocks`. float_share: the share of
+    all layers that stays in float32, those with the greatest errors.
+    """
 
     max_error: float
     blocks: BlockQuantization

@@ -111,10 +111,10 @@ def compute_quantization_error(
 ) -> float:
     """Return the mean over tokens of the squared error of the product relative to its size; rows (tokens, columns)."""
     expected = rows @ weight
-    quantised, scales = quantize_static(weight, form, max_weight)
+    quantized, scales = quantize_static(weight, form, max_weight)
     inputs = rows if form.factors is None else rows / form.factors
     levels = np.clip(np.rint(inputs / form.scale) + form.zero_point, 0, 255) - np.float32(form.zero_point)
-    product = (levels * form.scale) @ (quantised * scales)
+    product = (levels * form.scale) @ (quantized * scales)
     size = np.maximum((expected**2).sum(axis=1), TINY)
     return float(np.mean(((product - expected) ** 2).sum(axis=1) / size))
 

@@ -177,7 +177,8 @@ class SparseStaticRunner:
         return self._card
 
     def run(self, batch: PackedBatch, outputs: OutputKind) -> ModelOutput:
-        """Sum up the vectors of each text. Raises EngineFailure for an id that the table does not have."""
+        """Return the weights of the distinct tokens of each text. Raises EngineFailure for an id that the table does
+        not have."""
         if batch.tokens and not 0 <= batch.token_ids.min() <= batch.token_ids.max() < len(self._weights):
             raise EngineFailure(
                 f"a batch of {batch.tokens} tokens has ids outside of the table of {len(self._weights)}"
@@ -190,5 +191,6 @@ class SparseStaticRunner:
 
     def _build_vector(self, ids: Int32Array) -> SparseVector:
         present = np.unique(ids).astype(np.int32)
-        positive = present[~(self._weights[present] <= 0)]
-        return SparseVector(positive, self._weights[positive])
+        # A weight that is no number is kept, so that the answer is refused instead of lacking a token.
+        weighted = present[~(self._weights[present] <= 0)]
+        return SparseVector(weighted, self._weights[weighted])

@@ -87,5 +87,5 @@ def _quantize_int8(rows: FloatArray) -> NDArray[np.int8]:
 
 def _to_float16(rows: FloatArray) -> NDArray[np.float16]:
     if np.abs(rows).max(initial=0.0) > np.finfo(np.float16).max:
-        raise InvalidInput("a value is too large for float16; normalise, or take float32")
+        raise InvalidInput("a value is too large for float16; normalize, or take float32")
     return np.ascontiguousarray(rows, dtype="<f2")

@@ -21,9 +21,9 @@ CONCURRENCY = 2
 def describe_load(config: RuntimeConfig, max_length: int, engine: str, cpus: int) -> ServingLoad:
     """Return the load of a server.
 
-    A bound that was changed counts in full; instead of one that is as it comes, which is for machines without a
-    limit, there is what a server gets along with. max_length: tokens of the longest text. engine: that runs the model.
-    cpus: that the process may use.
+    Settings that differ from their defaults are used as they are. Defaults suit machines without a memory limit, and
+    are replaced by smaller values here. max_length: tokens of the longest text. engine: the engine that runs the model.
+    cpus: the CPUs that the process may use.
     """
     batching, server = config.batching, config.server
     budget = batching.max_batch_tokens

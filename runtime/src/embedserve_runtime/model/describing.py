@@ -306,7 +306,7 @@ def _describe_static(source: CardSource, layout: ModelLayout, table: StaticTable
     tokenizer = ResolvedTokenizer(
         source.files.enter_folder(layout.modules.transformer).require(TOKENIZER_FILE)
     )
-    return _replace_body(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
+    return _replace_backbone(_build_card(source, layout, table.encoder, pipeline, tokenizer), table)
 
 
 def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: SparseStaticTable) -> ModelCard:
@@ -320,10 +320,10 @@ def _describe_sparse_static(source: CardSource, layout: ModelLayout, table: Spar
     pipeline = resolve_rows_pipeline(table.vocabulary, settings, layout)
     tokenizer = resolve_tokenizer(source.files.enter_folder(layout.modules.transformer))
     card = _build_card(source, layout, table.encoder, pipeline, tokenizer)
-    return replace(_replace_body(card, table), task=Task.SPARSE)
+    return replace(_replace_backbone(card, table), task=Task.SPARSE)
 
 
-def _replace_body(card: ModelCard, table: StaticTable | SparseStaticTable) -> ModelCard:
+def _replace_backbone(card: ModelCard, table: StaticTable | SparseStaticTable) -> ModelCard:
     """Return the card with a table as what runs, which knows no special tokens and reads the beginning of a text."""
     tokenizer = replace(card.tokenizer, adds_special_tokens=False, truncation_side="right")
     return replace(card, backbone=table, tokenizer=tokenizer)

@@ -54,7 +54,7 @@ def split_text(
     prompt_tokens = next((number for number, stop in enumerate(stops) if stop > len(prompt)), len(ids))
     size = limit.room - prompt_tokens
     if prompt_tokens == len(ids):
-        raise EmptyInput(f"input {index} has no tokens after normalising")
+        raise EmptyInput(f"input {index} has no tokens after normalizing")
     if size < max(1, limit.room // MIN_CHUNK_SHARE):
         space = "no room" if size < 1 else f"room for {size} only"
         raise InputTooLong(

@@ -31,7 +31,7 @@ class LengthLimit:
         """Truncate the encoding of prompt + text. Raises EmptyInput, InputTooLong, naming the input by its index."""
         encoding, count = part.encoding, len(part.encoding)
         if not count:
-            raise EmptyInput(f"input {index} has no tokens after normalising")
+            raise EmptyInput(f"input {index} has no tokens after normalizing")
         if count <= self.max_length:
             return [TokenSegment(encoding, 0, count)]
         if not rules.truncate:

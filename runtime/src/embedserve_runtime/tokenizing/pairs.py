@@ -120,7 +120,7 @@ class PairEncoder:
         )
         sequence = self._template.join(texts, typed=self._typed)
         if not len(sequence):
-            raise EmptyInput(f"input {index} has no tokens after normalising")
+            raise EmptyInput(f"input {index} has no tokens after normalizing")
         return sequence
 
     def _find_lengths(self, pair: Pair, tokenized: tuple[TokenizedText, TokenizedText]) -> tuple[int, int]:

@@ -93,11 +93,11 @@ async def predict(request: Request, body: PredictRequest) -> Response:
 
 @router.post(
     "/embed_all",
-    summary="Hidden states of every token, not normalised",
+    summary="Hidden states of every token, not normalized",
     response_model=list[list[list[float]]],
 )
 async def embed_all(request: Request, body: EmbedTokensRequest) -> Response:
-    """Return the encoder's last hidden states: special tokens included, not normalised, no dense modules."""
+    """Return the encoder's last hidden states: special tokens included, not normalized, no dense modules."""
     service, query = build_tokens_query(get_context(request), get_service(request), body, OutputKind.HIDDEN)
     embedded = await service.embed(query)
     matrices = await write_matrices(embedded.hidden)

@@ -85,7 +85,7 @@ EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Dimensions = Annotated[
     Positive | None,
     Field(
-        description="Keep only the first dimensions (Matryoshka), before normalising; null keeps all.",
+        description="Keep only the first dimensions (Matryoshka), before normalizing; null keeps all.",
         examples=[256],
     ),
 ]

@@ -47,7 +47,7 @@ class EncodeRequest(TypedInputs):
         None,
         description="dense: a vector an input; sparse: weights of vocabulary entries; multi_vector: a vector for "
         "each token that counts; tokens: its tokens with their places; hidden: the encoder's last hidden state of "
-        "each token, not normalised. All come from one forward pass. null: what the model is for.",
+        "each token, not normalized. All come from one forward pass. null: what the model is for.",
         examples=[["dense", "tokens"]],
     )
     top_k: Positive | None = Field(

@@ -35,7 +35,7 @@ class ScoreWeights(ApiModel):
     dense: Weight = Field(
         None,
         exclude_if=is_none,
-        description="Product of the vectors; a cosine where the model normalises them.",
+        description="Product of the vectors; a cosine where the model normalizes them.",
         examples=[1.0],
     )
     sparse: Weight = Field(

@@ -180,11 +180,11 @@ class TorchEngine:
         self._head = head
         if self._fused is None:
             return
-        largest = choose_buckets(max_batch_tokens or 2**31)
+        capacities = choose_buckets(max_batch_tokens or 2**31)
         with torch.inference_mode(), use_device(self.device):
             self._graphs = Graphs(
                 EncoderWithHeads(self._fused, head, token_head),
-                largest,
+                capacities,
                 self._encoder.max_positions,
                 max_concurrent_batch_tokens=self._max_concurrent_batch_tokens(),
             )

@@ -17,7 +17,7 @@ from embedserve_runtime.engines.torch.parameters import Linear, Normalization
 # 0.974 with 0.3, 0.991 with 0.5, 0.993 with 0.6, 0.987 with 0.7; 0.966 without.
 ALPHA = 0.6
 # Against channels that are always zero.
-LEAST_RANGE = 1e-5
+MIN_RANGE = 1e-5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +36,8 @@ def compute_smoothing_factors(peaks: Tensor, weight: Tensor) -> Tensor:
 
     peaks: the channels' largest magnitudes, (depth,). weight: (channels, depth).
     """
-    ranges = peaks.float().clamp(min=LEAST_RANGE)
-    weights = weight.float().abs().amax(dim=0).clamp(min=LEAST_RANGE)
+    ranges = peaks.float().clamp(min=MIN_RANGE)
+    weights = weight.float().abs().amax(dim=0).clamp(min=MIN_RANGE)
     logarithms = ALPHA * ranges.log() - (1 - ALPHA) * weights.log()
     return (logarithms - logarithms.mean()).exp()
 
