@@ -165,6 +165,25 @@ def test_a_service_of_somebody_else_is_not_taken_over(
     embsvc.delete()
 
 
+def test_no_pod_reads_the_pin_of_somebody_else(
+    kubectl: Kubectl, service: MakeService, namespace: str
+) -> None:
+    embsvc = service("pinned")
+    embsvc.apply(hub_spec(suspend=True))
+    embsvc.wait_condition("Ready", "True", "Suspended")
+    name = f"{embsvc.child('deployments')['metadata']['name']}-pin"
+    embsvc.delete()
+    commit = "deadbeef00000000000000000000000000000000"
+    kubectl("create", "configmap", name, f"--from-literal=commit={commit}", "--namespace", namespace)
+    embsvc.apply(hub_spec())
+    ready = embsvc.wait_condition("Ready", "False", "NameTaken")
+    assert f"ConfigMap {name} exists already" in ready["message"]
+    assert not embsvc.children("deployments", "pods")
+    kubectl("delete", "configmap", name, "--namespace", namespace)
+    embsvc.wait_serving()
+    embsvc.delete()
+
+
 def test_a_refusal_by_the_api_server_is_passed_on(service: MakeService) -> None:
     refused = service("refused")
     refused.apply(hub_spec(resources={"requests": {"example.com/device": 1}}))

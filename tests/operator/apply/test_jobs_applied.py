@@ -31,6 +31,8 @@ class JobServer(ApiServer):
         self.answer = self.keep
 
     async def keep(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return status(404, "not found")
         body = json.loads(await request.read())
         if request.method == "DELETE":
             self.deleted.append((request.path.rpartition("/")[2], body["preconditions"]["uid"]))

@@ -225,3 +225,34 @@ async def test_an_unlabelled_deployment_gets_its_labels_back_and_is_not_written_
         assert "embedserve.dev/service" in labels
         assert labels.items() <= deployment["metadata"]["labels"].items()
     assert "Deployment" not in server.written
+
+
+class ForeignPinServer(RefusingServer):
+    """Has a ConfigMap of somebody else under the name of a pin."""
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__()
+        self.name, self.owner = name, owner
+
+    async def keep(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "GET" and request.path.endswith(f"/configmaps/{self.name}"):
+            owners = [{"kind": "EmbeddingService", "name": "docs", "uid": self.owner, "controller": True}]
+            return web.json_response({"kind": "ConfigMap", "metadata": {"ownerReferences": owners}})
+        return await super().keep(request)
+
+
+@pytest.mark.parametrize(
+    ("owner", "reason"),
+    [
+        pytest.param("somebody", "NameTaken", id="of somebody else"),
+        pytest.param(UID, None, id="its own, not seen yet"),
+    ],
+)
+async def test_no_pod_starts_that_would_read_the_pin_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str, reason: str | None
+) -> None:
+    server = ForeignPinServer(f"docs-{NEW.revision()}-pin", owner)
+    async with serving(server, tmp_path, monkeypatch):
+        failure = await apply(NEW)
+    assert (failure.reason if failure is not None else None) == reason
+    assert ("Deployment" in server.written) == (reason is None)

@@ -33,6 +33,7 @@ from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import Metadata, Object
 from embedserve_operator.kube.views.workloads import Deployment, HorizontalPodAutoscaler, Workload
 from embedserve_operator.manifests.metadata import REPLACED_AT, SPACE_LABEL, read_ref
+from embedserve_operator.manifests.pin import find_pin_name
 from embedserve_operator.plan import Plan, PodLabel, ReplacementTime, ReplicasOwnershipTransfer
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Child, Resource
@@ -162,13 +163,32 @@ class ChildApplier:
         ref = read_ref(manifest)
         log.info("%s: create %s", observed.resource.key, ref)
         try:
-            failure = await self._check_image_volumes(manifest)
+            failure = await self._check_new_workload(manifest, observed)
             if failure is None:
                 self._objects.put(JOB, await self._kube.create(manifest))
             return failure
         except ConflictError:
             log.info("%s: %s exists already", observed.resource.key, ref)
             return None
+
+    async def _check_new_workload(self, manifest: Manifest, observed: ObservedState) -> ApplyFailure | None:
+        """Return why the pods of a new Deployment or Job may not start; None for other children too."""
+        if manifest["kind"] not in ("Deployment", JOB):
+            return None
+        return await self._check_pin(manifest, observed) or await self._check_image_volumes(manifest)
+
+    async def _check_pin(self, manifest: Manifest, observed: ObservedState) -> ApplyFailure | None:
+        """Refuse to start pods that would read a pin of somebody else, and so fetch what nobody asked for: the operator
+        writes its own only once they have found a commit.
+        """
+        name = find_pin_name(manifest)
+        if name is None or observed.find_child(ref := ChildRef("ConfigMap", name)) is not None:
+            return None
+        existing = await self._kube.get(observed.resource.key.namespace, ref)
+        owner = Object.parse(existing).metadata.controller_uid
+        if existing is None or owner == observed.resource.uid:
+            return None
+        return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
 
     async def _check_image_volumes(self, manifest: Manifest) -> ApplyFailure | None:
         """Try a manifest that has an image volume, without creating it.
@@ -249,7 +269,7 @@ class ChildApplier:
                     manifest, Object.parse(existing).metadata, observed.resource
                 )
         log.info("%s: apply %s: %s", key, ref, reason)
-        failure = None if exists else await self._check_image_volumes(manifest)
+        failure = None if exists else await self._check_new_workload(manifest, observed)
         if failure is not None:
             return failure
         if transfer is not None and exists:

@@ -50,6 +50,16 @@ def build_pin(resource: Resource, revision: str, commit: str) -> Manifest:
     )
 
 
+def find_pin_name(workload: Manifest) -> str | None:
+    """Return the name of the pin that the pods of a Deployment or a Job read; None where they read none."""
+    pod_spec = workload["spec"]["template"]["spec"]
+    for container in (*pod_spec.get("initContainers", ()), *pod_spec["containers"]):
+        for variable in container.get("env", ()):
+            if variable["name"] == VARIABLE:
+                return str(variable["valueFrom"]["configMapKeyRef"]["name"])
+    return None
+
+
 def build_pin_variable(resource: Resource, revision: str) -> Manifest:
     """Return the variable by which a fetch gets the commit, once there is one."""
     source = {"name": build_pin_name(resource, revision), "key": KEY, "optional": True}
