@@ -173,6 +173,7 @@ def test_no_pod_reads_the_pin_of_somebody_else(
     embsvc.wait_condition("Ready", "True", "Suspended")
     name = f"{embsvc.child('deployments')['metadata']['name']}-pin"
     embsvc.delete()
+    wait_until("all children are gone", lambda: not embsvc.children(), timeout_s=TIMEOUT_S)
     commit = "deadbeef00000000000000000000000000000000"
     kubectl("create", "configmap", name, f"--from-literal=commit={commit}", "--namespace", namespace)
     embsvc.apply(hub_spec())
