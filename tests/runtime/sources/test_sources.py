@@ -10,7 +10,13 @@ import pytest
 
 from e2e.hub import Access, Fault, FaultKind, HubServer
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.errors import EmbedserveError, ModelAccessDenied, ModelNotFound, SourceUnavailable
+from embedserve_runtime.errors import (
+    ConfigError,
+    EmbedserveError,
+    ModelAccessDenied,
+    ModelNotFound,
+    SourceUnavailable,
+)
 from embedserve_runtime.sources import fetch_model, open_model
 from embedserve_runtime.sources.fetching import open_source
 from embedserve_runtime.sources.selection import select_weight_files
@@ -228,3 +234,18 @@ def test_adapters_are_fetched_with_the_weights_that_they_change(adapter: str, is
     names = ["config.json", "model.safetensors", adapter]
     assert (adapter in select_weight_files(names)) is is_fetched
     assert adapter not in select_weight_files(["config.json", adapter])
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["lab/model", "https://host.example/model.tar", "s3://bucket/model"],
+    ids=["hub", "archive", "S3"],
+)
+def test_a_proxy_that_cannot_be_used_is_refused_before_a_source_is_asked(
+    monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:PLANTED/x@proxy.example:3128")
+    sha256 = "0" * 64 if source.endswith(".tar") else None
+    with pytest.raises(ConfigError, match=r"^HTTPS_PROXY is not the URL of a proxy") as caught:
+        open_source(ModelSettings(source=source, sha256=sha256))
+    assert "PLANTED" not in str(caught.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from embedserve_runtime.config import ModelSettings
+from embedserve_runtime.config.network import check_network_environment
 from embedserve_runtime.errors import (
     ConfigError,
     ModelError,
@@ -118,7 +120,9 @@ def _yield_to_earlier(store: Store, staging: Staging) -> None:
 
 
 def open_source(settings: ModelSettings) -> Source:
-    """Return the source that the settings name. Raises ConfigError or ModelInvalid."""
+    """Return the source that the settings name, once its clients can use the proxies and certificates of the
+    environment. Raises ConfigError or ModelInvalid."""
+    check_network_environment(os.environ)
     if settings.source.startswith("s3://"):
         # Imported here: the library is of use for this source only.
         from embedserve_runtime.sources.s3 import S3Source

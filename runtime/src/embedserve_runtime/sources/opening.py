@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedserve_runtime.config import ModelSettings
-from embedserve_runtime.config.network import check_network_environment
 from embedserve_runtime.errors import ModelNotFound, ModelNotStored
 from embedserve_runtime.sources.hub_cache import find_snapshot
 from embedserve_runtime.store import ModelName, ModelReference, Store
@@ -131,7 +129,6 @@ def _fetch_folder(
     progress: Progress | None,
     retry_policy: RetryPolicy | None,
 ) -> ModelReference:
-    check_network_environment(os.environ)
     # Imported here: the libraries of the sources take a quarter of the time in which a server starts.
     from embedserve_runtime.sources.fetching import fetch_into
     from embedserve_runtime.sources.host_limits import RetryPolicy
