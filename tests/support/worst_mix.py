@@ -47,7 +47,7 @@ def send_worst_mix(address: str, bodies: list[bytes], seconds: float = 0.0) -> C
         ThreadPoolExecutor(CLIENTS) as clients,
     ):
 
-        def send_what_is_left() -> Counter[int]:
+        def send_remaining() -> Counter[int]:
             statuses = Counter[int]()
             while True:
                 with lock:
@@ -57,7 +57,7 @@ def send_worst_mix(address: str, bodies: list[bytes], seconds: float = 0.0) -> C
                 answer = client.post("/embed", content=body, headers={"content-type": "application/json"})
                 statuses[answer.status_code] += 1
 
-        sent = [clients.submit(send_what_is_left) for _ in range(CLIENTS)]
+        sent = [clients.submit(send_remaining) for _ in range(CLIENTS)]
         return sum((one.result() for one in sent), Counter[int]())
 
 

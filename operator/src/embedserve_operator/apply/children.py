@@ -185,10 +185,9 @@ class ChildApplier:
         if name is None or observed.find_child(ref := ChildRef("ConfigMap", name)) is not None:
             return None
         existing = await self._kube.get(observed.resource.key.namespace, ref)
-        owner = Object.parse(existing).metadata.controller_uid
-        if existing is None or owner == observed.resource.uid:
+        if existing is None:
             return None
-        return ApplyFailure("NameTaken", _describe_owner(ref, owner, observed.resource))
+        return _find_name_conflict(ref, Object.parse(existing).metadata, observed.resource)
 
     async def _check_image_volumes(self, manifest: Manifest) -> ApplyFailure | None:
         """Try a manifest that has an image volume, without creating it.
@@ -287,9 +286,10 @@ class ChildApplier:
         This pass planned as if the child did not exist, so its manifest may restart pods for nothing. With the labels
         the watch sees the child again, which is followed by a pass that knows it.
         """
-        ref, owner = read_ref(manifest), existing.controller_uid
-        if owner != resource.uid:
-            return ApplyFailure("NameTaken", _describe_owner(ref, owner, resource))
+        ref = read_ref(manifest)
+        name_conflict = _find_name_conflict(ref, existing, resource)
+        if name_conflict is not None:
+            return name_conflict
         log.info("%s: %s has lost its labels; putting them back", resource.key, ref)
         labels: Mapping[str, str] = manifest["metadata"]["labels"]
         answer = await self._kube.add_labels(resource.key.namespace, ref, existing.uid, labels)
@@ -386,9 +386,13 @@ async def _attempt(
         return ApplyFailure("ChildNotWritten", f"the API server could not write {ref}: {error.message}")
 
 
-def _describe_owner(ref: ChildRef, owner: str, resource: Resource) -> str:
+def _find_name_conflict(ref: ChildRef, existing: Metadata, resource: Resource) -> ApplyFailure | None:
+    """Return the failure that an object of somebody else has the name of a child; None where it is the child."""
+    owner = existing.controller_uid
+    if owner == resource.uid:
+        return None
     owned = "belongs to another owner" if owner else "was not made by this operator"
-    return (
-        f"{ref} exists already and {owned}; delete it, or give EmbeddingService {resource.key.name} "
-        "another name"
+    return ApplyFailure(
+        "NameTaken",
+        f"{ref} exists already and {owned}; delete it, or give EmbeddingService {resource.key.name} another name",
     )

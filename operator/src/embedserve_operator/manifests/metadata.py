@@ -96,6 +96,11 @@ def build_selector(resource: Resource, revision: str) -> dict[str, str]:
     return {SERVICE_LABEL: resource.key.name, REVISION_LABEL: revision}
 
 
+def format_selector(resource: Resource, revision: str) -> str:
+    """Return the label selector of the pods of a revision."""
+    return ",".join(f"{key}={value}" for key, value in build_selector(resource, revision).items())
+
+
 def build_metadata(resource: Resource, name: str, revision: str | None = None) -> Manifest:
     """Return the metadata of a child: the resource owns it, so that it goes when the resource goes."""
     return {

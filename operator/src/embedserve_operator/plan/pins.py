@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from embedserve_operator.kube.objects import Manifest
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.kube.views.objects import ConfigMap
-from embedserve_operator.manifests.metadata import build_selector
+from embedserve_operator.manifests.metadata import format_selector
 from embedserve_operator.manifests.pin import KEY, build_pin, build_pin_name, is_commit, is_movable
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.vector_spaces import find_model_report
@@ -52,7 +52,6 @@ def _find_pin(observed: ObservedState, revision: str) -> ConfigMap | None:
 def _find_published_commit(observed: ObservedState, revision: str) -> str:
     """Return the commit that the status names for the revision that serves; empty where it is about another one."""
     published = observed.resource.status
-    selector = build_selector(observed.resource, revision)
-    if published.model is None or published.selector != ",".join(f"{k}={v}" for k, v in selector.items()):
+    if published.model is None or published.selector != format_selector(observed.resource, revision):
         return ""
     return published.model.revision or ""

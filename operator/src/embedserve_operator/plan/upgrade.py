@@ -69,11 +69,11 @@ def _classify_change(
     resource = observed.resource
     # A Deployment of an operator that did not say it was made from what that one published.
     made_from = resource.status.observed_generation if present.generation is None else present.generation
-    is_same = made_from == resource.generation and _are_equal_in_templates(present.report, fetched)
+    is_same = made_from == resource.generation and _have_equal_annotations(present.report, fetched)
     return "Upgraded" if is_same else "Edited"
 
 
-def _are_equal_in_templates(present: ModelReport | None, fetched: ModelReport | None) -> bool:
+def _have_equal_annotations(present: ModelReport | None, fetched: ModelReport | None) -> bool:
     """Return whether two reports are the same as far as a pod template says: it has not all of a report."""
     if present is None or fetched is None:
         return present is fetched

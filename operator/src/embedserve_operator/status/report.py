@@ -8,6 +8,7 @@ from embedserve_operator.api.status import EmbeddingServiceStatus, Endpoint, Har
 from embedserve_operator.apply.results import ApplyFailure
 from embedserve_operator.kube.references import ChildRef
 from embedserve_operator.manifests import service
+from embedserve_operator.manifests.metadata import format_selector
 from embedserve_operator.manifests.placement import build_node_requirements
 from embedserve_operator.plan.decision import Decision
 from embedserve_operator.plan.failures import (
@@ -41,7 +42,6 @@ from embedserve_operator.status.serving import (
     build_model_status,
     build_rollout_status,
     build_vector_space,
-    format_selector,
 )
 from embedserve_operator.status.upgrade import build_upgrade_conditions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from embedserve_operator.api.status import ModelStatus, PreviousSpace, RolloutStatus, VectorSpace
 from embedserve_operator.api.times import format_moment
 from embedserve_operator.manifests import service
-from embedserve_operator.manifests.metadata import build_selector
+from embedserve_operator.manifests.metadata import format_selector
 from embedserve_operator.manifests.runtime_config import describe_source
 from embedserve_operator.plan.plan_input import PlanInput
 from embedserve_operator.plan.rollout import Rollout
@@ -19,11 +19,6 @@ from embedserve_operator.plan.vector_spaces import (
 )
 from embedserve_operator.state.observed import ObservedState
 from embedserve_operator.state.resource import Resource
-
-
-def format_selector(resource: Resource, revision: str) -> str:
-    """Return the label selector of the pods of a revision."""
-    return ",".join(f"{key}={value}" for key, value in build_selector(resource, revision).items())
 
 
 def build_model_status(inputs: PlanInput, rollout: Rollout) -> ModelStatus | None:

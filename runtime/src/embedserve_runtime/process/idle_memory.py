@@ -1,6 +1,6 @@
 """Has the engine give back memory once requests have stopped coming.
 
-An engine gives back what large batches took with the first small batch after a while (`engines.onnx.kept_memory`).
+An engine gives back what large batches took with the first small batch after a while (`engines.onnx.arena_usage`).
 Where no request brings one, this does.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedserve_runtime.engines.onnx.kept_memory import KeptMemory
+from embedserve_runtime.engines.onnx.arena_usage import ArenaUsage
 from embedserve_runtime.engines.onnx.session import RUN_ERRORS, build_releasing_options, load_session
 from embedserve_runtime.errors import EngineFailure
 from embedserve_runtime.forward.arrays import FloatArray, Int32Array
@@ -60,7 +60,7 @@ class BundledOnnxEngine:
         self.padding = 0
         self._hidden_size = hidden_size
         self._session = load_session(graph.file, threads)
-        self._kept_memory = KeptMemory()
+        self._arena_usage = ArenaUsage()
         self._releasing_options = build_releasing_options()
 
     @property
@@ -118,7 +118,7 @@ class BundledOnnxEngine:
         self, names: list[str], batch: PackedBatch, tokens: Array, real: NDArray[np.bool_]
     ) -> list[Array]:
         feeds = {value.name: self._build_feed(value, batch, tokens, real) for value in self._graph.inputs}
-        is_released = self._kept_memory.is_to_be_released(tokens.size, tokens.shape[1])
+        is_released = self._arena_usage.is_to_be_released(tokens.size, tokens.shape[1])
         try:
             outputs: list[Array] = self._session.run(
                 names, feeds, self._releasing_options if is_released else None

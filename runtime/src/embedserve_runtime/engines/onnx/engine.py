@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from embedserve_runtime.engines.onnx.arena_usage import ArenaUsage
 from embedserve_runtime.engines.onnx.graph import OUTPUT, build, takes_attention_mask, takes_types
-from embedserve_runtime.engines.onnx.kept_memory import KeptMemory
 from embedserve_runtime.engines.onnx.session import (
     BFLOAT16_PRODUCTS,
     PROVIDERS,
@@ -72,7 +72,7 @@ class OnnxEngine:
     ) -> None:
         self.description = description
         self._concurrent_session = ConcurrentSession(session, description.threads)
-        self._kept_memory = KeptMemory()
+        self._arena_usage = ArenaUsage()
         self._releasing_options = build_releasing_options()
         self._hides_tokens = takes_attention_mask([declared.name for declared in session.get_inputs()])
         self._hidden_size = encoder.width
@@ -139,7 +139,7 @@ class OnnxEngine:
         if batch.attended_lengths is not None and not self._hides_tokens:
             raise EngineFailure("a batch has tokens that attention must not see, and the graph knows of none")
         longest = int(batch.lengths.max(initial=0))
-        is_released = self._kept_memory.is_to_be_released(batch.tokens, longest)
+        is_released = self._arena_usage.is_to_be_released(batch.tokens, longest)
         options = self._releasing_options if is_released else None
         try:
             return self._concurrent_session.run(list(outputs), self._build_feeds(batch), options)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from embedserve_runtime.engines.onnx.kept_memory import MAX_LENGTH, MIN_TOKENS, SECONDS, KeptMemory
+from embedserve_runtime.engines.onnx.arena_usage import MAX_LENGTH, MIN_TOKENS, SECONDS, ArenaUsage
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def test_memory_is_released_after_the_first_small_batch_a_while_after_the_last_l
     batches: Sequence[Batch], want: Sequence[bool]
 ) -> None:
     now = 1_000.0
-    memory, released = KeptMemory(lambda: now), []
+    memory, released = ArenaUsage(lambda: now), []
     for batch in batches:
         now += batch.after
         released.append(memory.is_to_be_released(batch.tokens, batch.longest))
@@ -64,7 +64,7 @@ def test_memory_is_released_after_the_first_small_batch_a_while_after_the_last_l
 RUNS_A_LARGE_BATCH_AND_SMALL_ONES = """
 import os
 import numpy as np
-from embedserve_runtime.engines.onnx import kept_memory
+from embedserve_runtime.engines.onnx import arena_usage
 from embedserve_runtime.forward.batch import PackedBatch
 from tests.runtime.engines.long_text import FORMS, build_engine, describe_encoder, draw_sequence
 
@@ -78,7 +78,7 @@ before = read_resident()
 engine.forward(PackedBatch.pack([draw_sequence(32)] * 3_000))
 engine.forward(small)
 kept = read_resident() - before
-kept_memory.SECONDS = 0.0
+arena_usage.SECONDS = 0.0
 engine.forward(small)
 print(kept, read_resident() - before)
 """

@@ -18,7 +18,7 @@ MIN_TOKENS = 512
 SECONDS = 30.0
 
 
-class KeptMemory:
+class ArenaUsage:
     """Remembers how large the batches were whose memory a session keeps. May be used on several threads: the worst is
     memory that is given back a batch too late."""
 
